@@ -1,0 +1,57 @@
+"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokencredit.advantage import group_advantage
+    from tokencredit.batching import make_plan
+    from tokencredit.compose import resolve
+    from tokencredit.credit import delta_coefficients
+    from tokencredit.engine.local.train import train
+    from tokencredit.objective import clipped_surrogate
+    from tokencredit.recipes import RECIPES
+    from tokencredit.types import Credited, PlannedStep, Rollouts, Scored, StepPlan, StepResult
+
+_HOME = {
+    "group_advantage": "tokencredit.advantage",
+    "delta_coefficients": "tokencredit.credit",
+    "clipped_surrogate": "tokencredit.objective",
+    "make_plan": "tokencredit.batching",
+    "Rollouts": "tokencredit.types",
+    "Scored": "tokencredit.types",
+    "Credited": "tokencredit.types",
+    "PlannedStep": "tokencredit.types",
+    "StepPlan": "tokencredit.types",
+    "StepResult": "tokencredit.types",
+    "RECIPES": "tokencredit.recipes",
+    "resolve": "tokencredit.compose",
+    "train": "tokencredit.engine.local.train",
+}
+
+__all__ = [
+    "RECIPES",
+    "Credited",
+    "PlannedStep",
+    "Rollouts",
+    "Scored",
+    "StepPlan",
+    "StepResult",
+    "clipped_surrogate",
+    "delta_coefficients",
+    "group_advantage",
+    "make_plan",
+    "resolve",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Importing the package loads no torch, so that the command answers at once."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'tokencredit' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

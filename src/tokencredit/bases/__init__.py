@@ -1,0 +1,25 @@
+"""Base policies that ship with the package (made by scripts/make_bases.py), and how a model is named."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from tokencredit.errors import ConfigError
+from tokencredit.nearest import nearest
+
+
+def shipped_bases() -> list[str]:
+    folder = files("tokencredit").joinpath("bases")
+    return sorted(entry.name for entry in folder.iterdir() if entry.joinpath("config.json").is_file())
+
+
+def model_folder(name: str) -> Path:
+    """A shipped base by name, else a folder that holds a model; anything else is refused."""
+    if name in shipped_bases():
+        return Path(str(files("tokencredit").joinpath("bases", name)))
+    folder = Path(name)
+    if not folder.is_dir():
+        raise ConfigError(f"model {name!r} is neither a shipped base nor a folder; {nearest(name, shipped_bases())}")
+    missing = [part for part in ("config.json", "tokenizer_config.json") if not (folder / part).is_file()]
+    if missing:
+        raise ConfigError(f"model folder {folder} has no {' and no '.join(missing)}; give a folder written by save_pretrained")
+    return folder

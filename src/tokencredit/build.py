@@ -1,0 +1,51 @@
+"""From a choice to the function it names: the only place where mathematics meets a config."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tokencredit.advantage import ADVANTAGES, AdvantageOutcome
+from tokencredit.batching import make_plan
+from tokencredit.config import Recipe, knobs
+from tokencredit.credit import CREDITS, CreditMethod
+from tokencredit.objective import OBJECTIVES, Objective, with_kl
+from tokencredit.shape import overlong_penalty
+from tokencredit.types import Aggregation, StepPlan
+
+
+def build_shape(recipe: Recipe, *, max_length: int) -> Callable[[Tensor], Tensor] | None:
+    """`length -> penalty`, or None where the score is compared as it is."""
+    if recipe.shape.type == "none":
+        return None
+    return partial(overlong_penalty, max_length=max_length, **knobs(recipe.shape))
+
+
+def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
+    return partial(ADVANTAGES[recipe.advantage.type], **knobs(recipe.advantage))
+
+
+def build_credit(recipe: Recipe) -> CreditMethod:
+    method = CREDITS[recipe.credit.type]
+    return CreditMethod(partial(method.assign, **knobs(recipe.credit)), method.needs)
+
+
+class AggregatedObjective(NamedTuple):
+    objective: Objective
+    aggregation: Aggregation
+    constant_length: int
+
+
+def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
+    choice = recipe.objective
+    objective = OBJECTIVES[choice.type](**knobs(choice, "aggregation", "constant_length"))
+    if recipe.kl.beta > 0 and recipe.kl.place == "loss":
+        objective = with_kl(objective, beta=recipe.kl.beta, estimator=recipe.kl.estimator)
+    return AggregatedObjective(objective, choice.aggregation, choice.constant_length or max_length)
+
+
+def build_planner(recipe: Recipe, *, max_length: int) -> Callable[..., StepPlan]:
+    """`(lengths, group, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan` with the recipe's dealing and denominators."""
+    built = build_objective(recipe, max_length=max_length)
+    return partial(make_plan, kind=recipe.batching.type, aggregation=built.aggregation, constant_length=built.constant_length)

@@ -1,0 +1,58 @@
+"""The `tokencredit` command: find the subcommand, load only that, turn mistakes into words and exit codes."""
+
+import os
+import sys
+from importlib import import_module
+
+from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, ConfigError, GuardError
+from tokencredit.nearest import nearest
+
+COMMANDS = {
+    "train": "train a policy with token-level credit; with no argument, the embedded default",
+    "recipes": "list every recipe with its paper and stage choices",
+    "doctor": "show versions, devices and extras",
+    "bench": "measure: `bench speed`",
+}
+
+USAGE = "usage: tokencredit COMMAND [OPTIONS]\n\n{}\n\nEach command answers -h."
+
+
+def _help() -> str:
+    return USAGE.format("\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items()))
+
+
+def run(arguments: list[str]) -> int:
+    """Dispatch one command line; returns the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return EXIT_OK
+    if arguments[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(version("tokencredit"))
+        return EXIT_OK
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"tokencredit: no command {name!r}; {nearest(name, COMMANDS)}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return import_module(f"tokencredit.commands.{name}").run(rest)
+
+
+def main() -> None:
+    # pydantic would add a web address to every message it writes.
+    os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
+    try:
+        code = run(sys.argv[1:])
+    except ConfigError as problem:
+        print(f"tokencredit: {problem}", file=sys.stderr)
+        code = EXIT_BAD_INPUT
+    except GuardError as problem:
+        print(f"tokencredit: stopped: {problem}", file=sys.stderr)
+        code = EXIT_GUARD
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output has left; python would complain again while closing it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code)

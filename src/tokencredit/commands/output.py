@@ -1,0 +1,34 @@
+"""Where a run goes: never into a folder that already holds something."""
+
+import itertools
+import os
+from pathlib import Path
+
+from tokencredit.errors import ConfigError
+
+
+def _numbered(parent: Path, name: str) -> Path:
+    """runs/007-delta after runs/006-grpo: one more than the highest number there."""
+    numbers = [int(entry.name.split("-", 1)[0]) for entry in parent.glob("[0-9]*-*") if entry.name.split("-", 1)[0].isdigit()]
+    return parent / f"{max(numbers, default=0) + 1:03}-{name}"
+
+
+def _check_creatable(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise ConfigError(f"out {path} is a file; give a folder")
+    ancestor = next(parent for parent in path.absolute().parents if parent.exists())
+    if not ancestor.is_dir():
+        raise ConfigError(f"out {path} lies below {ancestor}, which is a file; give a folder")
+    if not os.access(ancestor, os.W_OK | os.X_OK):
+        raise ConfigError(f"out {path} cannot be made: {ancestor} is not writable")
+
+
+def choose_folder(out: Path | None, *, recipe: str, exists: str) -> Path:
+    """A folder that is not there yet. Decides only; nothing is written."""
+    path = _numbered(Path("runs"), recipe) if out is None else out
+    _check_creatable(path)
+    if not path.exists() or not any(path.iterdir()):
+        return path
+    if exists == "fail":
+        raise ConfigError(f"out {path} exists and is not empty; name another folder, or let --exists new number one")
+    return next(fresh for number in itertools.count(2) if not (fresh := path.with_name(f"{path.name}-{number}")).exists())

@@ -1,0 +1,99 @@
+"""What a person sees of a run: a live line and a row per evaluation in a terminal, plain lines elsewhere."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.evaluate import Accuracy
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.showcase import ShownResponse
+from tokencredit.report.terminal import credit_legend, credit_line
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+class RunProgress:
+    """A Listener. The last known held-out accuracy stays on the line between evaluations."""
+
+    def __init__(self, config: TrainConfig, folder: Path, console: Console, bar: Progress | None) -> None:
+        self.config, self.folder, self.console, self.bar = config, folder, console, bar
+        self.held_out = float("nan")
+        self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="measuring the base")
+        self.seconds = 0.0
+        self.tokens = 0
+        if bar is None:
+            console.print(f"training {config.recipe} on {config.task.type} from {config.model}, {config.steps} steps, into {folder}")
+
+    def began(self, policy: Policy, before: Accuracy) -> None:
+        parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+        self.held_out = before.sampled
+        self.console.print(
+            f"{self.config.model}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
+            f"Held-out before: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
+            f"pass@{before.k} {_percent(before.pass_at_k)}, groups with both right and wrong answers {_percent(before.mixed_groups)}."
+        )
+
+    def stepped(self, row: dict[str, Any], seconds: float) -> None:
+        self.seconds += seconds
+        self.tokens += row.get("tokens", 0)
+        evaluated = "held_out/sampled" in row
+        if evaluated:
+            self.held_out = row["held_out/sampled"]
+        line = (
+            f"reward {row.get('score', float('nan')):.2f}  held-out {_percent(self.held_out)}  "
+            f"entropy {row.get('entropy', float('nan')):.3f}  {self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s"
+        )
+        if self.bar is not None and self.task_id is not None:
+            self.bar.update(self.task_id, completed=row["step"], line=line)
+        if evaluated or (self.bar is None and row["step"] in (1, self.config.steps)):
+            left = self.seconds / row["step"] * (self.config.steps - row["step"])
+            ending = "" if self.bar is not None else f"  {left:.0f} s left"
+            self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
+
+
+@contextmanager
+def make_progress(config: TrainConfig, folder: Path) -> Iterator[RunProgress]:
+    # A wide console off-terminal: lines in a log should not be wrapped to 80 characters.
+    console = Console() if Console().is_terminal else Console(width=200)
+    if not console.is_terminal:
+        yield RunProgress(config, folder, console, None)
+        return
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[line]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        yield RunProgress(config, folder, console, bar)
+
+
+def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownResponse]) -> None:
+    console = Console()
+    before, after = result["before"], result["after"]
+    table = Table(title=f"held-out accuracy, {before['problems']} problems", title_justify="left")
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, label in (("greedy", "greedy"), ("sampled", "sampled (pass@1)"), ("pass_at_k", f"pass@{before['k']}")):
+        table.add_row(label, _percent(before[name]), _percent(after[name]))
+    table.add_row("response length", f"{before['length']:.1f}", f"{after['length']:.1f}")
+    console.print(table)
+    seconds = result["seconds"]
+    total = sum(seconds.values())
+    longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
+    stages = ", ".join(f"{name} {value:.0f} s" for name, value in longest)
+    console.print(
+        f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {folder}", highlight=False, soft_wrap=True
+    )
+    if not shown:
+        console.print("Every held-out group sampled now is all right or all wrong, so no token would receive credit.")
+        return
+    console.print("\nHeld-out responses of the trained policy, coloured by the credit each character would receive:")
+    credits = [value for response in shown for value in response.credit]
+    for response in shown:
+        verdict = "right" if response.score >= 1 else "wrong"
+        console.print(credit_line(response.prompt, response.pieces, response.credit, credits, verdict), soft_wrap=True, highlight=False)
+    console.print(credit_legend(credits), highlight=False)

@@ -1,0 +1,213 @@
+"""DelTA: a token weighs more when its gradient vector is nearer to its own side's centroid than to the other's (2605.21467).
+
+The steps and their numbers follow the published algorithm; what the paper leaves open is an option, and its ablations
+are too. Features come from the pass that scores old log-probs, so no forward is added.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tokencredit.credit.discriminator import (
+    Assignment,
+    CoefficientMap,
+    DeltaOptions,
+    Proxy,
+    Reduce,
+    Scope,
+    Score,
+    scope_coefficients,
+    this_rank_only,
+)
+from tokencredit.credit.phases import ScopeIds, Temperature
+from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.vectors import HeadVectors, TokenVectors, hidden_gradient_vectors, row_vectors
+from tokencredit.kernels import at_least_float32, token_logp
+
+TemperatureMode = Literal["adaptive", "first-batch", "constant"]
+
+
+class TokenFeatures(NamedTuple):
+    """What a proxy vector is made of, for valid tokens only."""
+
+    logp: Float[Tensor, " tok"]
+    hidden: Float[Tensor, "tok hid"]
+    tokens: Int[Tensor, " tok"] | None
+    head: Float[Tensor, "vocab hid"] | None
+    sampling_temperature: float
+
+
+def _token_vectors(features: TokenFeatures, options: DeltaOptions) -> TokenVectors:
+    logp, hidden, tokens, head, temperature = features
+    if options.proxy == "row":
+        return row_vectors(logp, hidden)
+    if options.proxy not in ("hidden-gradient", "head"):
+        raise ValueError(f"proxy is {options.proxy!r}; it must be row, hidden-gradient or head")
+    if tokens is None or head is None:
+        raise ValueError(f"proxy {options.proxy!r} needs tokens (the sampled ids) and head (the LM-head weight)")
+    if head.shape[1] != hidden.shape[-1]:
+        raise ValueError(f"head has width {head.shape[1]} but hidden has width {hidden.shape[-1]}; they must be the same")
+    hidden, head = at_least_float32(hidden), at_least_float32(head)
+    _check_head_explains_logp(logp[:64], hidden[:64], tokens[:64], head, temperature)
+    if options.proxy == "hidden-gradient":
+        return hidden_gradient_vectors(hidden, tokens, head, temperature=temperature, top_k=options.top_k)
+    return HeadVectors(hidden, tokens, head, temperature)
+
+
+def _check_head_explains_logp(logp: Tensor, hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float) -> None:
+    """Families with a logit scale, soft-cap or head bias would be given wrong probabilities without a word."""
+    if not len(logp):
+        return
+    gap = float((token_logp(hidden @ head.T, tokens, temperature=temperature) - at_least_float32(logp)).abs().max())
+    # bf16 states move a log-prob by a few hundredths; a missing scale or bias moves it by far more.
+    if not gap < 0.25:
+        raise ValueError(
+            f"hidden and head give log-probs up to {gap:.3g} away from logp; this model does more than hidden x head "
+            "(a logit scale, soft-cap or bias), so use proxy 'row'"
+        )
+
+
+def _scope_of_rows(options: DeltaOptions, mask: Tensor, group: Tensor | None) -> Int[Tensor, " seq"]:
+    rows = torch.arange(mask.shape[0], device=mask.device)
+    if options.scope == "batch":
+        return torch.zeros_like(rows)
+    if options.scope == "shard":
+        return rows % options.shards
+    if options.scope != "group":
+        raise ValueError(f"scope is {options.scope!r}; it must be batch, group or shard")
+    if group is None:
+        raise ValueError("scope is 'group' but group is None; give the group of each response")
+    return group
+
+
+def _check_shapes(logp: Tensor, hidden: Tensor, advantage: Tensor, mask: Tensor, group: Tensor | None) -> None:
+    if logp.shape != mask.shape or hidden.shape[:2] != mask.shape:
+        raise ValueError(
+            f"logp is {tuple(logp.shape)}, hidden {tuple(hidden.shape)} and mask {tuple(mask.shape)}; their first two axes must agree"
+        )
+    for name, rows in (("advantage", advantage), ("group", group)):
+        if rows is not None and rows.shape != mask.shape[:1]:
+            raise ValueError(f"{name} holds {rows.numel()} responses but mask holds {mask.shape[0]}; they must be the same")
+
+
+class Discrimination(NamedTuple):
+    coefficient: Float[Tensor, "seq tok"]
+    temperatures: list[Temperature]
+    """Of every scope that had two sides."""
+
+
+@torch.no_grad()
+def discriminate(
+    logp: Float[Tensor, "seq tok"],
+    hidden: Float[Tensor, "seq tok hid"],
+    advantage: Float[Tensor, " seq"],
+    mask: Bool[Tensor, "seq tok"],
+    group: Int[Tensor, " seq"] | None,
+    options: DeltaOptions,
+    *,
+    tokens: Int[Tensor, "seq tok"] | None,
+    head: Float[Tensor, "vocab hid"] | None,
+    sampling_temperature: float,
+) -> Discrimination:
+    """Run the discriminator over every scope; coefficients are 0 outside the mask."""
+    options.check()
+    _check_shapes(logp, hidden, advantage, mask, group)
+    features = TokenFeatures(logp[mask], hidden[mask], None if tokens is None else tokens[mask], head, sampling_temperature)
+    vectors = _token_vectors(features, options)
+    row_of_token = mask.nonzero()[:, 0]
+    token_advantage = advantage.double()[row_of_token]
+    token_scope = _scope_of_rows(options, mask, group)[row_of_token]
+    coefficient = torch.ones_like(token_advantage)
+    temperatures: list[Temperature] = []
+    for scope_id in options.reduce(ScopeIds().add(token_scope)).finish():
+        members = (token_scope == scope_id).nonzero()[:, 0]
+        own = vectors if len(members) == len(vectors) else vectors.take(members)
+        result = scope_coefficients(own, token_advantage[members], options)
+        coefficient[members] = result.coefficient
+        temperatures += [] if result.temperature is None else [result.temperature]
+    padded = torch.zeros_like(logp)
+    padded[mask] = coefficient.to(logp.dtype)
+    return Discrimination(padded, temperatures)
+
+
+def delta_coefficients(
+    logp: Float[Tensor, "seq tok"],
+    hidden: Float[Tensor, "seq tok hid"],
+    advantage: Float[Tensor, " seq"],
+    mask: Bool[Tensor, "seq tok"],
+    group: Int[Tensor, " seq"] | None = None,
+    *,
+    lam_min: float = 0.8,
+    lam_max: float = 1.2,
+    refinements: int = 1,
+    scope: Scope = "batch",
+    shards: int = 2,
+    proxy: Proxy = "row",
+    tokens: Int[Tensor, "seq tok"] | None = None,
+    head: Float[Tensor, "vocab hid"] | None = None,
+    top_k: int = 32,
+    sampling_temperature: float = 1.0,
+    score: Score = "contrast",
+    assignment: Assignment = "soft",
+    coefficient_map: CoefficientMap = "bounded",
+    normalize: bool = True,
+    gamma_scale: float = 1.0,
+    fixed_temperature: Temperature | None = None,
+    seed: int = 0,
+    reduce: Reduce = this_rank_only,
+) -> Float[Tensor, "seq tok"]:
+    """Per-token coefficients, mean 1 over the scope's tokens, no gradient, 0 outside the mask.
+
+    `hidden` is the LM head's input where each token is predicted. A scope in which either side has no mass gets 1
+    everywhere (our reading). `reduce` merges an accumulator over ranks; with it the result does not depend on sharding.
+    """
+    options = DeltaOptions(
+        lam_min=lam_min,
+        lam_max=lam_max,
+        refinements=refinements,
+        scope=scope,
+        shards=shards,
+        proxy=proxy,
+        top_k=top_k,
+        score=score,
+        assignment=assignment,
+        coefficient_map=coefficient_map,
+        normalize=normalize,
+        gamma_scale=gamma_scale,
+        fixed_temperature=fixed_temperature,
+        seed=seed,
+        reduce=reduce,
+    )
+    return discriminate(
+        logp, hidden, advantage, mask, group, options, tokens=tokens, head=head, sampling_temperature=sampling_temperature
+    ).coefficient
+
+
+def delta_credit(
+    inputs: CreditInputs, state: State, *, temperature: TemperatureMode = "adaptive", constant_gamma: float = 1.0, **knobs: Any
+) -> CreditOutcome:
+    """The stage form: coefficient x advantage. `knobs` are DeltaOptions; `first-batch` keeps its temperature in the state."""
+    if inputs.hidden is None:
+        raise ValueError("hidden is missing; DelTA needs the LM head's input from the scoring pass")
+    fixed = None
+    if temperature == "constant":
+        fixed = Temperature(constant_gamma, constant_gamma, constant_gamma)
+    elif temperature == "first-batch" and "temperature" in state:
+        fixed = Temperature(*state["temperature"])
+    options = DeltaOptions(fixed_temperature=fixed, seed=inputs.seed, **knobs)
+    coefficient, measured = discriminate(
+        inputs.logp,
+        inputs.hidden,
+        inputs.advantage,
+        inputs.mask,
+        inputs.group,
+        options,
+        tokens=inputs.tokens,
+        head=inputs.head,
+        sampling_temperature=inputs.temperature,
+    )
+    if temperature == "first-batch" and fixed is None and measured:
+        state = {**state, "temperature": [sum(side) / len(measured) for side in zip(*measured, strict=True)]}
+    return scale_advantage(coefficient, inputs, state)

@@ -1,0 +1,120 @@
+"""DelTA's algorithm over the tokens of one scope: centroids, margins, temperatures, refinements, coefficients."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.credit.phases import FLOOR, Centroids, CentroidSums, MarginMoments, ScoreMass, Temperature
+from tokencredit.credit.vectors import TokenVectors
+
+Scope = Literal["batch", "group", "shard"]
+Proxy = Literal["row", "hidden-gradient", "head"]
+Score = Literal["contrast", "own-side", "random"]
+Assignment = Literal["soft", "hard"]
+CoefficientMap = Literal["bounded", "raw", "symmetric"]
+Reduce = Callable[[Any], Any]
+"""Merges an accumulator over ranks and gives every rank the same one back."""
+
+
+def this_rank_only(accumulator: Any) -> Any:
+    return accumulator
+
+
+class DeltaOptions(NamedTuple):
+    """Everything but the tensors. Defaults are the published ones."""
+
+    lam_min: float = 0.8
+    lam_max: float = 1.2
+    refinements: int = 1
+    scope: Scope = "batch"
+    shards: int = 2
+    proxy: Proxy = "row"
+    top_k: int = 32
+    score: Score = "contrast"
+    assignment: Assignment = "soft"
+    coefficient_map: CoefficientMap = "bounded"
+    normalize: bool = True
+    gamma_scale: float = 1.0
+    fixed_temperature: Temperature | None = None
+    seed: int = 0
+    reduce: Reduce = this_rank_only
+
+    def check(self) -> None:
+        if not 0 <= self.lam_min <= self.lam_max or self.lam_max <= 0:
+            raise ValueError(f"lam_min is {self.lam_min} and lam_max {self.lam_max}; need 0 <= lam_min <= lam_max and lam_max > 0")
+        if self.refinements < 0:
+            raise ValueError(f"refinements is {self.refinements}; it must be at least 0")
+        if self.shards < 1:
+            raise ValueError(f"shards is {self.shards}; it must be at least 1")
+
+
+class ScopeResult(NamedTuple):
+    coefficient: Float[Tensor, " tok"]
+    temperature: Temperature | None
+    """None where nothing was measured: one side absent, or random scores."""
+
+
+def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], options: DeltaOptions) -> ScopeResult:
+    """Coefficients of one scope's tokens; all 1 where either side carries no mass (our reading of the empty case)."""
+    centroids = options.reduce(CentroidSums().add(vectors, advantage)).finish()
+    if centroids.one_sided:
+        return ScopeResult(torch.ones_like(advantage), None)
+    if options.score == "random":
+        draw = torch.rand(len(vectors), generator=torch.Generator().manual_seed(options.seed), dtype=advantage.dtype)
+        return ScopeResult(_coefficient(draw.to(advantage.device), options), None)
+    margin = _margin(centroids, vectors, advantage, options)
+    temperature = _temperature(margin, advantage, options)
+    for _ in range(options.refinements):
+        share = _assign(margin, advantage, temperature, options)
+        centroids = options.reduce(CentroidSums().add(vectors, advantage, share)).finish()
+        # The lag: the temperature belongs to the margins at the centroids just left behind.
+        temperature = _temperature(margin, advantage, options)
+        margin = _margin(centroids, vectors, advantage, options)
+    symmetric = options.coefficient_map == "symmetric"
+    score = _decisiveness(margin, temperature, options) if symmetric else _assign(margin, advantage, temperature, options)
+    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature)
+
+
+def _margin(centroids: Centroids, vectors: TokenVectors, advantage: Tensor, options: DeltaOptions) -> Float[Tensor, " tok"]:
+    """How much a token belongs to its own side: the contrast, or minus the distance to the own centroid alone."""
+    if options.score == "own-side":
+        return -centroids.own_distance(vectors, advantage > 0)
+    return centroids.contrast(vectors) * advantage.sign()
+
+
+def _temperature(margin: Tensor, advantage: Tensor, options: DeltaOptions) -> Temperature:
+    if options.fixed_temperature is not None:
+        return options.fixed_temperature
+    measured = options.reduce(MarginMoments().add(margin, advantage)).finish()
+    return Temperature(*(options.gamma_scale * gamma for gamma in measured))
+
+
+def _assign(margin: Tensor, advantage: Tensor, temperature: Temperature, options: DeltaOptions) -> Float[Tensor, " tok"]:
+    """a_it in [0, 1]; soft is the maximiser of a margin + gamma h(a), hard is its limit at gamma = 0."""
+    if options.assignment == "hard":
+        return (margin > 0).to(margin.dtype)
+    gamma = torch.where(advantage > 0, temperature.positive, temperature.negative).to(margin.dtype)
+    return torch.sigmoid(margin / gamma)
+
+
+def _decisiveness(margin: Tensor, temperature: Temperature, options: DeltaOptions) -> Float[Tensor, " tok"]:
+    """|2 sigma(D / gamma) - 1| with one gamma for both sides: the same for a token whichever side it came from."""
+    if options.assignment == "hard":
+        return torch.ones_like(margin)
+    return torch.tanh(margin.abs() / (2 * temperature.pooled))
+
+
+def _coefficient(score: Float[Tensor, " tok"], options: DeltaOptions) -> Float[Tensor, " tok"]:
+    """Map scores to [lam_min, lam_max] and divide by their mean.
+
+    The mean is taken as low + width x mean score, which is exactly `low` when the range is empty: DAPO bit for bit.
+    """
+    low, high = (0.0, 1.0) if options.coefficient_map == "raw" else (options.lam_min, options.lam_max)
+    coefficient = low + (high - low) * score
+    if not options.normalize:
+        return coefficient
+    mean_score = options.reduce(ScoreMass().add(score)).finish()
+    return coefficient / max(low + (high - low) * mean_score, FLOOR)

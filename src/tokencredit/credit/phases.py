@@ -1,0 +1,164 @@
+"""DelTA's statistics as accumulators: `add` a chunk, `merge` another rank's, `finish`. The cut never changes the result.
+
+Sums are kept in float64; margins are one dot product per token through the linear identity
+||v - mu-||^2 - ||v - mu+||^2 = 2 <v, mu+ - mu-> + ||mu-||^2 - ||mu+||^2.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.credit.vectors import TokenVectors
+
+FLOOR = 1e-8
+"""Floor of masses, variances and Z, as in the authors' code."""
+
+
+class Centroids(NamedTuple):
+    positive: Tensor
+    negative: Tensor
+    one_sided: bool
+    """Either side carries no mass: nothing to discriminate."""
+
+    def contrast(self, vectors: TokenVectors) -> Float[Tensor, " tok"]:
+        """D = ||v - mu-||^2 - ||v - mu+||^2: above 0 when nearer to the positive centroid."""
+        offset = self.negative.square().sum() - self.positive.square().sum()
+        return _by_chunk(vectors, self.positive - self.negative, 2.0) + offset
+
+    def own_distance(self, vectors: TokenVectors, positive: Tensor) -> Float[Tensor, " tok"]:
+        """||v - mu_own||^2, own side chosen by `positive`."""
+        squared = _join([chunk.squared_norm() for _, chunk in vectors.chunks()])
+        nearer = squared - _by_chunk(vectors, self.positive, 2.0) + self.positive.square().sum()
+        farther = squared - _by_chunk(vectors, self.negative, 2.0) + self.negative.square().sum()
+        return torch.where(positive, nearer, farther)
+
+
+def _by_chunk(vectors: TokenVectors, direction: Tensor, factor: float) -> Float[Tensor, " tok"]:
+    return _join([factor * chunk.dot(direction) for _, chunk in vectors.chunks()])
+
+
+def _join(parts: list[Tensor]) -> Float[Tensor, " tok"]:
+    """A rank may hold no token of a scope; then there is nothing to join."""
+    return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64)
+
+
+class CentroidSums:
+    """Weighted sums and masses of the two sides."""
+
+    def __init__(self) -> None:
+        self.sums: list[Tensor | None] = [None, None]
+        self.masses = [0.0, 0.0]
+
+    def add(self, vectors: TokenVectors, advantage: Float[Tensor, " tok"], share: Float[Tensor, " tok"] | float = 1.0) -> "CentroidSums":
+        """`share` is each token's assignment to its own side (1 at first, then a_it)."""
+        for run, chunk in vectors.chunks():
+            own_share = share[run] if isinstance(share, Tensor) else share
+            for side, sign in enumerate((1.0, -1.0)):
+                weight = (sign * advantage[run]).clamp(min=0) * own_share
+                summed = chunk.weighted_sum(weight).double()
+                previous = self.sums[side]
+                self.sums[side] = summed if previous is None else previous + summed
+                self.masses[side] += float(weight.sum())
+        return self
+
+    def merge(self, other: "CentroidSums") -> "CentroidSums":
+        merged = CentroidSums()
+        merged.masses = [mine + theirs for mine, theirs in zip(self.masses, other.masses, strict=True)]
+        merged.sums = [
+            theirs if mine is None else mine if theirs is None else mine + theirs
+            for mine, theirs in zip(self.sums, other.sums, strict=True)
+        ]
+        return merged
+
+    def finish(self) -> Centroids:
+        one_sided = min(self.masses) == 0.0
+        positive, negative = (
+            torch.zeros(()) if summed is None else summed / max(mass, FLOOR) for summed, mass in zip(self.sums, self.masses, strict=True)
+        )
+        return Centroids(positive, negative, one_sided)
+
+
+class Temperature(NamedTuple):
+    """Standard deviation of the margins: of each side, and of the contrast over both."""
+
+    positive: float
+    negative: float
+    pooled: float
+
+
+class MarginMoments:
+    """Unweighted population moments (count, mean, sum of squared deviations), merged by Chan's rule: no difference of squares."""
+
+    def __init__(self) -> None:
+        self.moments = [(0.0, 0.0, 0.0)] * 3
+
+    def add(self, margin: Float[Tensor, " tok"], advantage: Float[Tensor, " tok"]) -> "MarginMoments":
+        """`margin` is signed for a token's own side; its contrast is the margin times the side's sign."""
+        contrast = margin * advantage.sign()
+        parts = (margin[advantage > 0], margin[advantage < 0], contrast[advantage != 0])
+        self.moments = [_merge(mine, _moments(part)) for mine, part in zip(self.moments, parts, strict=True)]
+        return self
+
+    def merge(self, other: "MarginMoments") -> "MarginMoments":
+        merged = MarginMoments()
+        merged.moments = [_merge(mine, theirs) for mine, theirs in zip(self.moments, other.moments, strict=True)]
+        return merged
+
+    def finish(self) -> Temperature:
+        return Temperature(*(max(deviation / max(count, 1.0), FLOOR) ** 0.5 for count, _, deviation in self.moments))
+
+
+def _moments(values: Tensor) -> tuple[float, float, float]:
+    if not len(values):
+        return 0.0, 0.0, 0.0
+    mean = values.mean()
+    return float(len(values)), float(mean), float((values - mean).square().sum())
+
+
+def _merge(one: tuple[float, float, float], two: tuple[float, float, float]) -> tuple[float, float, float]:
+    count = one[0] + two[0]
+    if count == 0:
+        return one
+    gap = two[1] - one[1]
+    return count, one[1] + gap * two[0] / count, one[2] + two[2] + gap * gap * one[0] * two[0] / count
+
+
+class ScoreMass:
+    """Sum of scores and count of tokens, from which Z / N follows."""
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def add(self, score: Float[Tensor, " tok"]) -> "ScoreMass":
+        self.total += float(score.sum())
+        self.count += len(score)
+        return self
+
+    def merge(self, other: "ScoreMass") -> "ScoreMass":
+        merged = ScoreMass()
+        merged.total, merged.count = self.total + other.total, self.count + other.count
+        return merged
+
+    def finish(self) -> float:
+        return self.total / max(self.count, 1)
+
+
+class ScopeIds:
+    """The scopes (one batch, each group, each shard) that exist on any rank, in one order for all."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+    def add(self, scope: Tensor) -> "ScopeIds":
+        self.ids |= {int(index) for index in scope.unique()}
+        return self
+
+    def merge(self, other: "ScopeIds") -> "ScopeIds":
+        merged = ScopeIds()
+        merged.ids = self.ids | other.ids
+        return merged
+
+    def finish(self) -> list[int]:
+        return sorted(self.ids)

@@ -1,0 +1,48 @@
+"""The form every credit method takes: evidence about tokens and a state in, one number per token and the state out."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+State = Mapping[str, Any]
+"""What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
+
+Evidence = Literal["hidden"]
+"""Evidence beyond log-prob and entropy that the scoring pass must keep."""
+
+
+class CreditInputs(NamedTuple):
+    advantage: Float[Tensor, " seq"]
+    mask: Bool[Tensor, "seq tok"]
+    group: Int[Tensor, " seq"]
+    tokens: Int[Tensor, "seq tok"]
+    logp: Float[Tensor, "seq tok"]
+    entropy: Float[Tensor, "seq tok"]
+    seed: int
+    temperature: float = 1.0
+    """Of the sampler: log-probs are those of logits / temperature."""
+    hidden: Float[Tensor, "seq tok hid"] | None = None
+    """Input of the LM head at the position that predicts each token."""
+    head: Float[Tensor, "vocab hid"] | None = None
+    """LM-head weight."""
+
+
+class CreditOutcome(NamedTuple):
+    credit: Float[Tensor, "seq tok"]
+    coefficient: Float[Tensor, "seq tok"] | None
+    state: State
+
+
+class CreditMethod(NamedTuple):
+    """`assign(inputs, state, **knobs)`, and the evidence it needs gathered in the one scoring pass."""
+
+    assign: Callable[..., CreditOutcome]
+    needs: frozenset[Evidence] = frozenset()
+
+
+def scale_advantage(coefficient: Float[Tensor, "seq tok"], inputs: CreditInputs, state: State) -> CreditOutcome:
+    """What every multiplicative method ends with: a_it = c_it A_i inside the mask, 0 outside."""
+    coefficient = coefficient.to(inputs.advantage.dtype).where(inputs.mask, 0.0)
+    return CreditOutcome(coefficient * inputs.advantage[:, None], coefficient, state)

@@ -1,0 +1,125 @@
+"""Token-gradient vectors as DelTA needs them: summed with weights, and projected on a direction. Never more.
+
+`DenseVectors` holds one vector per token. `HeadVectors` stands for (e_y - p) x h, the exact gradient of a token's
+log-prob by the LM head, whose vocab x hidden matrix per token is never formed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tokencredit.kernels import at_least_float32
+
+
+class TokenVectors(Protocol):
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> "TokenVectors": ...
+
+    def chunks(self) -> Iterator[tuple[slice, "TokenVectors"]]:
+        """The same tokens in runs small enough to work on at once."""
+        ...
+
+    def weighted_sum(self, weight: Float[Tensor, " tok"]) -> Tensor:
+        """sum_t w_t v_t, in the shape of one vector."""
+        ...
+
+    def dot(self, direction: Tensor) -> Float[Tensor, " tok"]:
+        """<v_t, direction> for every token."""
+        ...
+
+    def squared_norm(self) -> Float[Tensor, " tok"]: ...
+
+
+def _runs(length: int, size: int) -> Iterator[slice]:
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+@dataclass(frozen=True, slots=True)
+class DenseVectors:
+    vectors: Float[Tensor, "tok hid"]
+    chunk: int = 65_536
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, index: Tensor) -> "DenseVectors":
+        return DenseVectors(self.vectors[index], self.chunk)
+
+    def chunks(self) -> Iterator[tuple[slice, "DenseVectors"]]:
+        for run in _runs(len(self), self.chunk):
+            yield run, DenseVectors(self.vectors[run], self.chunk)
+
+    def weighted_sum(self, weight: Float[Tensor, " tok"]) -> Tensor:
+        return weight.to(self.vectors.dtype) @ self.vectors
+
+    def dot(self, direction: Tensor) -> Float[Tensor, " tok"]:
+        return self.vectors @ direction.to(self.vectors.dtype)
+
+    def squared_norm(self) -> Float[Tensor, " tok"]:
+        return self.vectors.square().sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadVectors:
+    hidden: Float[Tensor, "tok hid"]
+    tokens: Int[Tensor, " tok"]
+    head: Float[Tensor, "vocab hid"]
+    temperature: float
+    chunk: int = 4_096
+
+    def __len__(self) -> int:
+        return len(self.hidden)
+
+    def take(self, index: Tensor) -> "HeadVectors":
+        return HeadVectors(self.hidden[index], self.tokens[index], self.head, self.temperature, self.chunk)
+
+    def chunks(self) -> Iterator[tuple[slice, "HeadVectors"]]:
+        for run in _runs(len(self), self.chunk):
+            yield run, HeadVectors(self.hidden[run], self.tokens[run], self.head, self.temperature, self.chunk)
+
+    def _probabilities(self) -> Float[Tensor, "tok vocab"]:
+        return (self.hidden @ self.head.T / self.temperature).softmax(-1)
+
+    def weighted_sum(self, weight: Float[Tensor, " tok"]) -> Tensor:
+        weight = weight.to(self.hidden.dtype)
+        away = -(self._probabilities() * weight[:, None]).T @ self.hidden
+        return away.index_add_(0, self.tokens, weight[:, None] * self.hidden)
+
+    def dot(self, direction: Tensor) -> Float[Tensor, " tok"]:
+        scores = self.hidden @ direction.to(self.hidden.dtype).T
+        return scores.gather(-1, self.tokens[:, None]).squeeze(-1) - (self._probabilities() * scores).sum(-1)
+
+    def squared_norm(self) -> Float[Tensor, " tok"]:
+        p = self._probabilities()
+        own = p.gather(-1, self.tokens[:, None]).squeeze(-1)
+        return (1 - 2 * own + p.square().sum(-1)) * self.hidden.square().sum(-1)
+
+
+def row_vectors(logp: Float[Tensor, " tok"], hidden: Float[Tensor, "tok hid"]) -> DenseVectors:
+    """(1 - p) h: the gradient by the sampled token's own head row, its index forgotten (DelTA's default)."""
+    return DenseVectors((-at_least_float32(logp).expm1())[:, None] * at_least_float32(hidden))
+
+
+def hidden_gradient_vectors(
+    hidden: Float[Tensor, "tok hid"],
+    tokens: Int[Tensor, " tok"],
+    head: Float[Tensor, "vocab hid"],
+    *,
+    temperature: float,
+    top_k: int,
+    chunk: int = 4_096,
+) -> DenseVectors:
+    """W_y - sum over the K likeliest tokens of their renormalised probability x W_j: nearly d log p / d h."""
+    hidden, head = at_least_float32(hidden), at_least_float32(head)
+    parts = [hidden.new_empty(0, head.shape[1])]
+    for run in _runs(len(hidden), chunk):
+        logit, index = (hidden[run] @ head.T / temperature).topk(min(top_k, len(head)), dim=-1)
+        mean_row = torch.einsum("tk,tkh->th", logit.softmax(-1), head[index])
+        parts.append(head[tokens[run]] - mean_row)
+    return DenseVectors(torch.cat(parts))

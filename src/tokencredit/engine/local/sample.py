@@ -1,0 +1,94 @@
+"""Batched sampling with the model's own key-value cache, from a private generator; log-probs of the sampler are kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from tokencredit.engine.local.policy import Policy
+from tokencredit.kernels import at_least_float32
+from tokencredit.probe.forward import pad_prompts, precision
+from tokencredit.types import Rollouts
+
+
+class _Decoder:
+    """The cache and mask of the rows still being written."""
+
+    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], copies: int, dtype: str) -> None:
+        self.policy, self.dtype = policy, dtype
+        ids, attention = pad_prompts(prompts, policy.device)
+        self.cache = DynamicCache(config=policy.model.config)
+        inputs: dict[str, Any] = {"input_ids": ids}
+        if attention is not None:
+            inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
+        # A prompt is read once and its cache copied to every response of the group.
+        self.logits = self._forward(inputs).repeat_interleave(copies, 0)
+        self.cache.batch_repeat_interleave(copies)
+        self.attention = None if attention is None else attention.repeat_interleave(copies, 0)
+
+    def _forward(self, inputs: dict[str, Any]) -> Tensor:
+        with precision(self.policy.model, self.dtype):
+            return self.policy.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+
+    def append(self, tokens: Tensor) -> None:
+        inputs: dict[str, Any] = {"input_ids": tokens[:, None]}
+        if self.attention is not None:
+            self.attention = torch.cat([self.attention, torch.ones_like(self.attention[:, :1])], 1)
+            inputs |= {"attention_mask": self.attention, "position_ids": self.attention.sum(1, keepdim=True) - 1}
+        self.logits = self._forward(inputs)
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.logits = self.logits[rows]
+        self.attention = None if self.attention is None else self.attention[rows]
+
+
+@torch.no_grad()
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    dtype: str = "float32",
+) -> Rollouts:
+    """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
+    device = policy.device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    rows = len(prompts) * group_size
+    ends = torch.tensor(policy.end_tokens, device=device)
+    tokens = torch.zeros(rows, max_new_tokens, dtype=torch.long, device=device)
+    logps = torch.zeros(rows, max_new_tokens, device=device)
+    mask = torch.zeros(rows, max_new_tokens, dtype=torch.bool, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    decoder = _Decoder(policy, prompts, group_size, dtype)
+    writing = torch.arange(rows, device=device)
+    for position in range(max_new_tokens):
+        logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
+        drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
+        tokens[writing, position] = drawn
+        logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1).to(logps.dtype)
+        mask[writing, position] = True
+        ended = torch.isin(drawn, ends)
+        finished[writing] = ended
+        if position + 1 == max_new_tokens or bool(ended.all()):
+            break
+        if ended.any():
+            going_on = (~ended).nonzero()[:, 0]
+            decoder.keep(going_on)
+            writing, drawn = writing[going_on], drawn[going_on]
+        decoder.append(drawn)
+    width = int(mask.any(0).sum())
+    return Rollouts(
+        prompts=tuple(tuple(prompt) for prompt in prompts for _ in range(group_size)),
+        tokens=tokens[:, :width],
+        mask=mask[:, :width],
+        group=torch.arange(len(prompts), device=device).repeat_interleave(group_size),
+        behavior_logp=logps[:, :width],
+        finished=finished,
+    )

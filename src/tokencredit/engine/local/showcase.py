@@ -1,0 +1,50 @@
+"""A few held-out responses with the credit the recipe gives their tokens, for people to look at."""
+
+from typing import NamedTuple
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.grade import grade_rollouts
+from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.sample import sample
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Task
+
+
+class ShownResponse(NamedTuple):
+    prompt: str
+    pieces: list[str]
+    credit: list[float]
+    score: float
+
+
+def showcase(config: TrainConfig, policy: Policy, task: Task, *, pairs: int = 3, problems: int = 64) -> list[ShownResponse]:
+    """One right and one wrong response of up to `pairs` problems that have both; empty when none has."""
+    asked = task.problems(problems, split="held-out", seed=derive_seed(config.seed, "showcase"))
+    rollouts = sample(
+        policy,
+        [policy.encode(problem.prompt) for problem in asked],
+        group_size=config.sampling.group_size,
+        max_new_tokens=config.sampling.max_new_tokens,
+        seed=derive_seed(config.seed, "showcase-sample"),
+        temperature=config.sampling.temperature,
+        dtype=config.dtype,
+    )
+    score = grade_rollouts(policy, task, asked, rollouts)
+    pipeline = Pipeline(config)
+    evidence = pipeline.score_tokens(policy.model, rollouts)
+    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None)
+    credited = pipeline.credit_tokens(policy, scored, evidence, None, StageState(), seed=config.seed).credited
+    shown: list[ShownResponse] = []
+    for group, problem in enumerate(asked):
+        rows = (rollouts.group == group).nonzero()[:, 0].tolist()
+        right = [row for row in rows if float(score[row]) >= 1]
+        wrong = [row for row in rows if float(score[row]) < 1]
+        if not right or not wrong or len(shown) >= 2 * pairs:
+            continue
+        for row in (right[0], wrong[0]):
+            inside = rollouts.mask[row]
+            ids = rollouts.tokens[row][inside].tolist()
+            pieces = ["⏎" if token in policy.end_tokens else text for token, text in zip(ids, policy.token_texts(ids), strict=True)]
+            shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row][inside].tolist(), float(score[row])))
+    return shown

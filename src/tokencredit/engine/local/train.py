@@ -1,0 +1,218 @@
+"""The whole loop in one place:
+
+    sample -> grade -> score tokens -> shape -> advantage -> credit -> plan -> update -> record -> evaluate
+
+Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs.
+Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from tokencredit.compose import to_toml
+from tokencredit.config import TrainConfig, knobs
+from tokencredit.engine.local import metrics
+from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, save_checkpoint, save_model
+from tokencredit.engine.local.collect import collect
+from tokencredit.engine.local.evaluate import Accuracy, evaluate
+from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
+from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.update import run_plan
+from tokencredit.record import RunFolder
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import TASKS, Task
+from tokencredit.types import Credited, StepPlan, StepResult
+
+
+class Listener(Protocol):
+    """Whoever watches a run. Watching never changes it."""
+
+    def began(self, policy: Policy, before: Accuracy) -> None: ...
+
+    def stepped(self, row: dict[str, Any], seconds: float) -> None: ...
+
+
+class Outcome(NamedTuple):
+    policy: Policy
+    task: Task
+    result: dict[str, Any]
+    interrupted: bool
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Linear warm-up, then linear decay to `final_rate` of the peak; `step` counts from 0."""
+    optimizer = config.optimizer
+    rise = min(1.0, (step + 1) / (optimizer.warmup_steps + 1))
+    done = step / max(1, config.steps - 1)
+    return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
+
+
+class Trainer:
+    """Holds what a run needs; `run` is the loop."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, *, resume: bool = False) -> None:
+        self.config, self.folder = config, folder
+        self.device = choose_device(config.device)
+        self.last = folder.checkpoints / "last"
+        source = str(self.last) if resume else config.model
+        self.policy = load_policy(source, device=self.device, dtype=config.dtype)
+        set_threads(config.threads, self.policy.model)
+        needs_reference = config.kl.beta > 0
+        self.reference = load_policy(config.model, device=self.device, dtype=config.dtype) if needs_reference else None
+        self.task: Task = TASKS[config.task.type](**knobs(config.task))
+        self.pipeline = Pipeline(config)
+        chosen = config.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.policy.model.parameters(),
+            lr=chosen.learning_rate,
+            betas=(chosen.beta1, chosen.beta2),
+            weight_decay=chosen.weight_decay,
+        )
+        self.resumed = load_progress(self.last) if resume else None
+        if self.resumed is not None:
+            load_optimizer(self.optimizer, self.last)
+            folder.rewind(self.resumed.step)
+
+    def evaluate(self, *, final: bool) -> Accuracy:
+        """The same held-out problems and the same draws every time, so that differences are the policy's."""
+        chosen = self.config.evaluation
+        problems = self.task.problems(
+            chosen.final_problems if final else chosen.problems, split="held-out", seed=derive_seed(self.config.seed, "held-out")
+        )
+        return evaluate(
+            self.policy,
+            self.task,
+            problems,
+            samples=chosen.final_samples if final else chosen.samples,
+            max_new_tokens=self.config.sampling.max_new_tokens,
+            seed=derive_seed(self.config.seed, "evaluate"),
+            temperature=self.config.sampling.temperature,
+            dtype=self.config.dtype,
+        )
+
+    def step(self, number: int, state: StageState, watch: Stopwatch) -> "FinishedStep":
+        """One training step: a batch of rollouts and the optimizer steps taken on it."""
+        config, policy, pipeline = self.config, self.policy, self.pipeline
+        batch = collect(policy, self.task, config, step=number, watch=watch)
+        if not batch.problems:
+            return FinishedStep(batch.rollouts_used, state, None)
+        with watch.stage("score"):
+            evidence = pipeline.score_tokens(policy.model, batch.rollouts)
+            reference = None if self.reference is None else pipeline.score_tokens(self.reference.model, batch.rollouts).logp
+        with watch.stage("credit"):
+            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference)
+            credited, state = pipeline.credit_tokens(
+                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number)
+            )
+        with watch.stage("plan"):
+            plan = pipeline.plan(batch.rollouts, seed=derive_seed(config.seed, "plan", number))
+        with watch.stage("update"):
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate(config, number)
+            result = run_plan(
+                policy,
+                credited,
+                plan,
+                pipeline.objective,
+                self.optimizer,
+                temperature=config.sampling.temperature,
+                gradient_clip=config.optimizer.gradient_clip,
+                dtype=config.dtype,
+            )
+        trained = TrainedBatch(credited, plan, result, [problem.prompt for problem in batch.problems])
+        with watch.stage("record"):
+            self.folder.append("plans.jsonl", {"step": number + 1, "digest": plan.digest, **plan.to_json()})
+            if config.tokens_every and ((number + 1) % config.tokens_every == 0 or number in (0, config.steps - 1)):
+                columns = metrics.token_columns(number + 1, credited, plan, policy, self.task, batch.problems)
+                self.folder.write_tokens(number + 1, columns)
+        return FinishedStep(batch.rollouts_used, state, trained)
+
+    def run(self, listener: Listener, stop: StopRequest) -> Outcome:
+        config, folder, watch = self.config, self.folder, Stopwatch()
+        if self.resumed is None:
+            folder.begin(to_toml(config))
+            with watch.stage("evaluate"):
+                before = self.evaluate(final=True)
+            progress = Progress(
+                step=0, rollouts_used=0, best_step=0, best_accuracy=before.sampled, before=before.to_json(), stage_state={}, seconds={}
+            )
+        else:
+            progress = self.resumed
+            watch.seconds = dict(progress.seconds)
+        state = StageState(**progress.stage_state)
+        listener.began(self.policy, Accuracy(**progress.before))  # pyright: ignore[reportArgumentType]
+        rollouts_used, best_step, best_accuracy = progress.rollouts_used, progress.best_step, progress.best_accuracy
+        for number in range(progress.step, config.steps):
+            step_watch = Stopwatch()
+            finished = self.step(number, state, step_watch)
+            state = finished.state
+            rollouts_used += finished.rollouts_used
+            row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
+            if finished.trained is not None:
+                row |= metrics.step_metrics(finished.trained.credited, finished.trained.plan, finished.trained.result)
+            last_step = number + 1 == config.steps
+            if config.evaluation.every and (number + 1) % config.evaluation.every == 0 and not last_step:
+                with step_watch.stage("evaluate"):
+                    accuracy = self.evaluate(final=False)
+                row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
+                if accuracy.sampled > best_accuracy:
+                    best_step, best_accuracy = number + 1, accuracy.sampled
+                    save_model(self.policy, folder.checkpoints / "best")
+            watch.add(step_watch)
+            folder.append("metrics.jsonl", row)
+            folder.append("timing.jsonl", {"step": number + 1, "seconds": step_watch.seconds})
+            listener.stepped(row, step_watch.total)
+            interrupted = stop.number is not None and not last_step
+            if interrupted or last_step or (config.save_every and (number + 1) % config.save_every == 0):
+                progress = Progress(
+                    step=number + 1,
+                    rollouts_used=rollouts_used,
+                    best_step=best_step,
+                    best_accuracy=best_accuracy,
+                    before=progress.before,
+                    stage_state={name: dict(value) for name, value in state._asdict().items()},
+                    seconds=watch.seconds,
+                )
+                save_checkpoint(self.policy, self.optimizer, progress, self.last)
+            if interrupted:
+                return Outcome(self.policy, self.task, {}, interrupted=True)
+        with watch.stage("evaluate"):
+            after = self.evaluate(final=True)
+        if after.sampled > best_accuracy or best_step == 0:
+            best_step, best_accuracy = config.steps, after.sampled
+            save_model(self.policy, folder.checkpoints / "best")
+        result = {
+            "recipe": config.recipe,
+            "seed": config.seed,
+            "steps": config.steps,
+            "before": progress.before,
+            "after": after.to_json(),
+            "rollouts_used": rollouts_used,
+            "best_step": best_step,
+            "seconds": watch.seconds,
+        }
+        folder.write_json("result.json", result)
+        return Outcome(self.policy, self.task, result, interrupted=False)
+
+
+class TrainedBatch(NamedTuple):
+    credited: Credited
+    plan: StepPlan
+    result: StepResult
+    prompts: list[str]
+
+
+class FinishedStep(NamedTuple):
+    rollouts_used: int
+    state: StageState
+    trained: TrainedBatch | None
+    """None where dynamic sampling found no group with a spread: nothing to learn from, no update."""
+
+
+def train(config: TrainConfig, path: Path, listener: Listener, stop: StopRequest, *, resume: bool = False) -> Outcome:
+    """Train a configuration into the run folder at `path`."""
+    return Trainer(config, RunFolder(path), resume=resume).run(listener, stop)

@@ -1,0 +1,137 @@
+"""The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokencredit.build import AggregatedObjective
+from tokencredit.engine.local.policy import Policy
+from tokencredit.errors import GuardError
+from tokencredit.kernels import token_logp
+from tokencredit.masked import masked_mean, masked_sum
+from tokencredit.objective import TokenInputs, token_weight
+from tokencredit.objective.ratio import importance_ratio
+from tokencredit.probe.forward import precision, response_extent, response_logits
+from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
+
+
+class _MicroBatch(NamedTuple):
+    prompts: list[tuple[int, ...]]
+    tokens: Tensor
+    inputs: TokenInputs
+    """With the old log-probs standing in for `logp` until the pass has run."""
+    length: Tensor
+    """Loss tokens of each whole response."""
+
+
+def _gather(credited: Credited, rows: tuple[int, ...]) -> _MicroBatch:
+    rollouts = credited.rollouts
+    index = torch.tensor(rows, device=rollouts.tokens.device)
+    width = max(1, int(response_extent(rollouts.mask[index]).max()))
+    mask = rollouts.loss_mask[index]
+    reference = credited.reference_logp
+    old_logp = credited.old_logp[index, :width]
+    inputs = TokenInputs(
+        logp=old_logp,
+        old_logp=old_logp,
+        credit=credited.credit[index, :width].to(old_logp.dtype),
+        mask=mask[:, :width],
+        group=rollouts.group[index],
+        reference_logp=None if reference is None else reference[index, :width],
+    )
+    length = mask.sum(-1).to(old_logp.dtype)
+    return _MicroBatch([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], inputs, length)
+
+
+def _logp(policy: Policy, batch: _MicroBatch, temperature: float, dtype: str) -> Tensor:
+    with precision(policy.model, dtype):
+        logits = response_logits(policy.model, batch.prompts, batch.tokens).logits
+    return token_logp(logits, batch.tokens, temperature=temperature)
+
+
+@torch.no_grad()
+def _statistic(policy: Policy, credited: Credited, step: PlannedStep, built: AggregatedObjective, temperature: float, dtype: str) -> Any:
+    """One pass over the whole optimizer step before its first micro-batch, where the objective asks for it."""
+    if built.objective.statistic is None:
+        return None
+    accumulator = built.objective.statistic()
+    for rows in step.micro_batches:
+        batch = _gather(credited, rows)
+        accumulator.add(batch.inputs._replace(logp=_logp(policy, batch, temperature, dtype)))
+    return accumulator.finish()
+
+
+class StepGradient(NamedTuple):
+    """Left in the parameters' `.grad`; these are the numbers beside it."""
+
+    loss: float
+    silenced_share: float
+    ratio_mean: float
+
+
+def accumulate_gradient(
+    policy: Policy, credited: Credited, step: PlannedStep, built: AggregatedObjective, *, temperature: float, dtype: str = "float32"
+) -> StepGradient:
+    """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
+
+    The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
+    the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
+    """
+    statistic = _statistic(policy, credited, step, built, temperature, dtype)
+    loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
+    for rows in step.micro_batches:
+        batch = _gather(credited, rows)
+        logp = _logp(policy, batch, temperature, dtype)
+        leaf = logp.detach().requires_grad_()
+        inputs = batch.inputs._replace(logp=leaf)
+        weight = token_weight(inputs.mask, batch.length, aggregation=built.aggregation)
+        token_loss = built.objective.token_loss(inputs, statistic)
+        step_loss = masked_sum(weight * token_loss, inputs.mask) / step.denominator
+        (kappa,) = torch.autograd.grad(step_loss, leaf)
+        logp.backward(kappa)
+        has_credit = (inputs.credit != 0) & inputs.mask
+        loss += float(step_loss.detach())
+        silenced += int((has_credit & (kappa == 0)).sum())
+        credited_tokens += int(has_credit.sum())
+        ratio_total += float(masked_sum(importance_ratio(logp.detach(), inputs.old_logp), inputs.mask))
+        tokens += int(inputs.mask.sum())
+    return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / max(1, tokens))
+
+
+def run_plan(
+    policy: Policy,
+    credited: Credited,
+    plan: StepPlan,
+    built: AggregatedObjective,
+    optimizer: torch.optim.Optimizer,
+    *,
+    temperature: float,
+    gradient_clip: float,
+    dtype: str = "float32",
+) -> StepResult:
+    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before the weights move."""
+    losses, norms, silenced, ratios = [], [], [], []
+    policy.model.train()
+    for number, step in enumerate(plan.steps):
+        optimizer.zero_grad(set_to_none=True)
+        gradient = accumulate_gradient(policy, credited, step, built, temperature=temperature, dtype=dtype)
+        norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
+        for name, value in (("loss", gradient.loss), ("gradient norm", norm)):
+            if not torch.isfinite(torch.tensor(value)):
+                raise GuardError(
+                    f"{name} is {value} in optimizer step {number + 1} of {len(plan.steps)}; the weights were left as they were"
+                )
+        optimizer.step()
+        losses.append(gradient.loss)
+        norms.append(norm)
+        silenced.append(gradient.silenced_share)
+        ratios.append(gradient.ratio_mean)
+    policy.model.eval()
+    return StepResult(loss=tuple(losses), gradient_norm=tuple(norms), silenced_share=tuple(silenced), ratio_mean=tuple(ratios))
+
+
+def mean_divergence(credited: Credited) -> float:
+    """How far the scoring pass and the sampler disagree: mean |old log-prob - behaviour log-prob|."""
+    rollouts = credited.rollouts
+    return float(masked_mean((credited.old_logp - rollouts.behavior_logp.to(credited.old_logp.dtype)).abs(), rollouts.loss_mask))

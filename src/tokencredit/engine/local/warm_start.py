@@ -1,0 +1,73 @@
+"""A brief supervised warm start on (prompt, response) demonstrations: how the shipped base policies are made."""
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+IGNORED = -100
+
+Examples = Callable[[int], list[tuple[str, str]]]
+
+
+def pad_examples(examples: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+    """Token ids and labels, right-padded; only response tokens and the end token are labelled."""
+    encoded = [
+        (
+            tokenizer.encode(prompt, add_special_tokens=False),
+            [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id],
+        )
+        for prompt, response in examples
+    ]
+    longest = max(len(prompt) + len(response) for prompt, response in encoded)
+    ids = torch.full((len(encoded), longest), cast(int, tokenizer.pad_token_id))
+    labels = torch.full_like(ids, IGNORED)
+    for row, (prompt, response) in enumerate(encoded):
+        end = len(prompt) + len(response)
+        ids[row, :end] = torch.tensor([*prompt, *response])
+        labels[row, len(prompt) : end] = torch.tensor(response)
+    return ids, labels
+
+
+def warm_start(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Examples,
+    *,
+    iterations: int,
+    batch: int,
+    learning_rate: float,
+    report: Callable[[int, float], None] = lambda iteration, loss: None,
+) -> None:
+    """Cross-entropy on responses; AdamW with a short warm-up and cosine decay to a tenth.
+
+    `examples(iteration)` supplies the batch, so the order of data is the caller's pure function of a seed.
+    Right padding needs no attention mask: causal attention never looks ahead and padding is not labelled.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
+    warm_up = max(1, iterations // 20)
+
+    def scale(iteration: int) -> float:
+        progress = min(1.0, iteration / iterations)
+        return min(1.0, (iteration + 1) / warm_up) * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
+    model.train()
+    for iteration in range(iterations):
+        pairs = examples(iteration)
+        if len(pairs) != batch:
+            raise ValueError(f"examples({iteration}) gave {len(pairs)} demonstrations, batch is {batch}")
+        ids, labels = pad_examples(pairs, tokenizer)
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        report(iteration, float(loss.detach()))
+    model.eval()

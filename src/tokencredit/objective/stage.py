@@ -1,0 +1,35 @@
+"""The form every objective takes: a per-token loss, and statistics of the whole optimizer step if it needs any."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class TokenInputs(NamedTuple):
+    """What an objective may see of a micro-batch. Values outside the mask are meaningless but finite."""
+
+    logp: Float[Tensor, "seq tok"]
+    old_logp: Float[Tensor, "seq tok"]
+    credit: Float[Tensor, "seq tok"]
+    mask: Bool[Tensor, "seq tok"]
+    group: Int[Tensor, " seq"]
+    reference_logp: Float[Tensor, "seq tok"] | None = None
+
+
+class StepStatistic(Protocol):
+    """Gathered without gradient over every micro-batch of an optimizer step before its first one is used."""
+
+    def add(self, inputs: TokenInputs) -> None: ...
+
+    def finish(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """`token_loss(inputs, statistic)` is minimised and never reduces; `statistic` is None unless declared."""
+
+    token_loss: Callable[[TokenInputs, Any], Tensor]
+    statistic: Callable[[], StepStatistic] | None = None

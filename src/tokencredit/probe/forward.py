@@ -1,0 +1,123 @@
+"""One forward pass over prompts and responses: logits with gradient, or log-prob, entropy and hidden states without.
+
+A row is laid out as [left padding | prompt | response | right padding]. Causal attention never looks right, so only
+left padding needs a mask, and rows with prompts of one length need none.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.kernels import at_least_float32, token_statistics
+from tokencredit.types import Rollouts
+
+
+class TokenEvidence(NamedTuple):
+    """What one scoring pass knows of every response token; 0 outside the mask."""
+
+    logp: Float[Tensor, "seq tok"]
+    entropy: Float[Tensor, "seq tok"]
+    hidden: Float[Tensor, "seq tok hid"] | None
+
+
+def precision(model: PreTrainedModel, dtype: str) -> AbstractContextManager[Any]:
+    """bfloat16 runs the passes under autocast over float32 weights, so that small updates are not rounded away."""
+    return torch.autocast(model.device.type, dtype=torch.bfloat16) if dtype == "bfloat16" else nullcontext()
+
+
+class PaddedPrompts(NamedTuple):
+    ids: Int[Tensor, "seq tok"]
+    attention: Int[Tensor, "seq tok"] | None
+    """None where nothing is padded."""
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> PaddedPrompts:
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    if all(len(prompt) == longest for prompt in prompts):
+        return PaddedPrompts(ids, None)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    return PaddedPrompts(ids, (torch.arange(longest, device=device) >= longest - lengths[:, None]).long())
+
+
+def response_extent(mask: Bool[Tensor, "seq tok"]) -> Int[Tensor, " seq"]:
+    """Columns a response takes: up to its last sampled token."""
+    columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return (columns * mask).amax(-1) if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long, device=mask.device)
+
+
+def row_cost(rollouts: Rollouts) -> list[int]:
+    """Tokens each row takes in a pass, prompt included."""
+    return [len(prompt) + int(extent) for prompt, extent in zip(rollouts.prompts, response_extent(rollouts.mask), strict=True)]
+
+
+class ResponseLogits(NamedTuple):
+    logits: Float[Tensor, "seq tok vocab"]
+    """Logits that predict each response token."""
+    hidden: Float[Tensor, "seq tok hid"]
+    """What the LM head was given there."""
+
+
+def lm_head(model: PreTrainedModel) -> torch.nn.Module:
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ValueError(f"{type(model).__name__} has no output embeddings; a causal LM with an LM head is needed")
+    return head
+
+
+def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
+    """The model's own forward (any logit scale or soft-cap included), the head applied to response positions only."""
+    prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
+    width = tokens.shape[1]
+    inputs: dict[str, Any] = {"input_ids": torch.cat([prompt_ids, tokens[:, :-1]], 1), "use_cache": False, "logits_to_keep": width}
+    if prompt_attention is not None:
+        attention = torch.cat([prompt_attention, torch.ones_like(tokens[:, :-1])], 1)
+        inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
+    seen: list[Tensor] = []
+    handle = lm_head(model).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        logits = model(**inputs).logits
+    finally:
+        handle.remove()
+    return ResponseLogits(logits, seen[0])
+
+
+@torch.no_grad()
+def gather_evidence(
+    model: PreTrainedModel,
+    rollouts: Rollouts,
+    *,
+    temperature: float,
+    max_tokens: int,
+    keep_hidden: bool = False,
+    dtype: str = "float32",
+) -> TokenEvidence:
+    """Score every response token once, in micro-batches of at most `max_tokens`."""
+    mask = rollouts.mask
+    extent = response_extent(mask)
+    cost = row_cost(rollouts)
+    scored_dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+    logp, entropy = (torch.zeros(mask.shape, dtype=scored_dtype, device=mask.device) for _ in range(2))
+    hidden: Tensor | None = None
+    for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=max_tokens):
+        index = torch.tensor(rows, device=mask.device)
+        width = int(extent[index].max())
+        if width == 0:
+            continue
+        tokens = rollouts.tokens[index, :width]
+        with precision(model, dtype):
+            logits, states = response_logits(model, [rollouts.prompts[row] for row in rows], tokens)
+        statistics = token_statistics(logits, tokens, temperature=temperature)
+        logp[index, :width] = statistics.logp
+        entropy[index, :width] = statistics.entropy
+        if keep_hidden:
+            if hidden is None:
+                hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
+            hidden[index, :width] = at_least_float32(states)
+    return TokenEvidence(logp.where(mask, 0.0), entropy.where(mask, 0.0), hidden)

@@ -1,0 +1,105 @@
+"""The run folder: what a run was, what it did, and what every token received. People and programs read the same files.
+
+metrics.jsonl and plans.jsonl hold no clock, so two runs of one seed write the same bytes; clocks are in timing.jsonl.
+"""
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("tokencredit", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "tyro", "rich")
+
+TOKEN_COLUMNS = (
+    "step", "row", "group", "position", "prompt", "text", "token_class", "token_id", "logp", "behavior_logp", "entropy",
+    "reward", "advantage", "coefficient", "credit", "optimizer_step",
+)  # fmt: skip
+
+
+class RunFolder:
+    """Appends and writes; never reads a model or a config."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def begin(self, config_toml: str) -> None:
+        (self.path / "tokens").mkdir(parents=True)
+        self.checkpoints.mkdir()
+        self._write("config.toml", config_toml)
+        self.write_json("env.json", describe_environment())
+
+    def _write(self, name: str, text: str) -> None:
+        (self.path / name).write_text(text, encoding="utf-8")
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._write(name, json.dumps(value, indent=2) + "\n")
+
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read(self, name: str) -> list[dict[str, Any]]:
+        path = self.path / name
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def rewind(self, step: int) -> None:
+        """Forget everything after training step `step`, so that a resumed run writes it once."""
+        for name in ("metrics.jsonl", "timing.jsonl", "plans.jsonl"):
+            kept = [row for row in self.read(name) if row["step"] <= step]
+            self._write(name, "".join(json.dumps(row) + "\n" for row in kept))
+        for file in (self.path / "tokens").glob("step-*"):
+            if int(file.stem.removeprefix("step-")) > step:
+                file.unlink()
+
+    def write_tokens(self, step: int, columns: Mapping[str, Sequence[Any]]) -> None:
+        """One row per token: Parquet, or JSON lines where pyarrow is not installed."""
+        if tuple(columns) != TOKEN_COLUMNS:
+            raise ValueError(f"token columns are {tuple(columns)}; they must be {TOKEN_COLUMNS}")
+        stem = self.path / "tokens" / f"step-{step:06}"
+        if util.find_spec("pyarrow") is None:
+            rows = zip(*columns.values(), strict=True)
+            text = "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+            stem.with_suffix(".jsonl").write_text(text, encoding="utf-8")
+            return
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(dict(columns)), stem.with_suffix(".parquet"), compression="zstd")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, platform, and the code's own commit with whatever differs from it."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "diff": _git("diff", "HEAD"),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """None where the package does not run from a checkout of its own source."""
+    source = Path(__file__).resolve().parents[2]
+    if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,46 @@
+"""`cotadd`: four-digit addition, answered at once or after a scratchpad that writes the sum backwards.
+
+    1234+5678=   ->   06912            (direct: hard for a small model)
+    1234+5678=   ->   r21960;06912     (scratchpad: each digit needs one carry)
+
+The base uses the scratchpad in a minority of its answers; RL discovers that it pays, and responses grow.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from tokencredit.tasks.protocol import Problem, Split
+from tokencredit.tasks.split import draw_problems
+
+ALPHABET = "0123456789+=r;"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CotAdd:
+    """Difficulty dial: digits of each term."""
+
+    digits: int = 4
+
+    def make_problem(self, rng: Random) -> Problem:
+        left, right = (rng.randrange(10**self.digits) for _ in range(2))
+        return Problem(prompt=f"{left:0{self.digits}}+{right:0{self.digits}}=", answer=f"{left + right:0{self.digits + 1}}")
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        return draw_problems(self.make_problem, count, split=split, seed=seed)
+
+    def grade(self, problem: Problem, response: str) -> float:
+        """1 if what follows the last `;` (or the whole response) is the sum, zero-padded."""
+        return float(response.rsplit(";", 1)[-1] == problem.answer)
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        mark = response.find(";")
+        if not response.startswith("r") or mark < 0:
+            return ["answer"] * len(response)
+        return ["preamble"] + ["scratch"] * (mark - 1) + ["separator"] + ["answer"] * (len(response) - mark - 1)
+
+
+def demonstrate(problem: Problem, rng: Random, *, scratchpad_share: float = 0.3) -> str:
+    """A correct answer, with the scratchpad in a share of cases. No errors are planted: addition itself is hard."""
+    if rng.random() < scratchpad_share:
+        return f"r{problem.answer[::-1]};{problem.answer}"
+    return problem.answer

@@ -1,0 +1,108 @@
+"""`steps`: a chain of additions and subtractions mod 10, worked out on a scratchpad.
+
+    6+4-3-9-2=   ->   a:6+4=0;0-3=7,7-9=8;;8-2=6;#6
+
+The verifier sees only the digit after `#`. The preamble (a or b) and the separators (; or , or ;;) are free
+choices that carry no credit; one wrong result breaks everything after it. So the truth about every token is
+known, which is what makes credit measurable here.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tokencredit.tasks.protocol import Problem, Split
+from tokencredit.tasks.split import draw_problems
+
+ALPHABET = "0123456789+-=:;,#ab?>"
+SEPARATORS = (";", ",", ";;")
+
+
+class Step(NamedTuple):
+    """One `left op right = result` of a response; `at` is the character index of the result digit."""
+
+    left: int
+    op: str
+    right: int
+    result: int
+    at: int
+
+
+def apply(left: int, op: str, right: int) -> int:
+    return (left + right if op == "+" else left - right) % 10
+
+
+def chain_of(prompt: str) -> tuple[int, list[tuple[str, int]]]:
+    """`6+4-3=` -> (6, [('+', 4), ('-', 3)])."""
+    body = prompt.split("=", 1)[0]
+    return int(body[0]), [(body[i], int(body[i + 1])) for i in range(1, len(body), 2)]
+
+
+def _digit(text: str, at: int) -> int | None:
+    return int(text[at]) if at < len(text) and text[at] in "0123456789" else None
+
+
+def parse_steps(response: str) -> list[Step]:
+    """Every well-formed step, in order, up to the first character that fits no step."""
+    found: list[Step] = []
+    at = 2 if response[:2] in ("a:", "b:") else 0
+    while True:
+        left, right, result = _digit(response, at), _digit(response, at + 2), _digit(response, at + 4)
+        if left is None or right is None or result is None or response[at + 1] not in "+-" or response[at + 3] != "=":
+            return found
+        found.append(Step(left, response[at + 1], right, result, at + 4))
+        at += 5
+        while at < len(response) and response[at] in ";,":
+            at += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Difficulty dials: how many operations, and how many of them are subtractions (where the base errs most)."""
+
+    operations: int = 4
+    subtract_share: float = 0.5
+
+    def make_problem(self, rng: Random) -> Problem:
+        value = rng.randrange(10)
+        text = str(value)
+        for _ in range(self.operations):
+            op = "-" if rng.random() < self.subtract_share else "+"
+            right = rng.randrange(10)
+            text += f"{op}{right}"
+            value = apply(value, op, right)
+        return Problem(prompt=text + "=", answer=str(value))
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        return draw_problems(self.make_problem, count, split=split, seed=seed)
+
+    def grade(self, problem: Problem, response: str) -> float:
+        """1 if the response ends in `#` and the right digit, else 0. Nothing else is looked at."""
+        return float(response.endswith("#" + problem.answer))
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        """One of preamble, copy, operator, operand, result, separator, answer (or `other` where malformed)."""
+        labels = ["other"] * len(response)
+        start = 2 if response[:2] in ("a:", "b:") else 0
+        labels[:start] = ["preamble"] * start
+        for step in parse_steps(response):
+            labels[step.at - 4 : step.at + 1] = ["copy", "operator", "operand", "operator", "result"]
+        labels = ["separator" if label == "other" and char in ";," else label for label, char in zip(labels, response, strict=True)]
+        mark = response.find("#")
+        return labels if mark < 0 else labels[:mark] + ["answer"] * (len(response) - mark)
+
+    def step_truth(self, problem: Problem, response: str) -> list[bool]:
+        """For each written step: does it do the right operation on the right operand, given the step before it?
+
+        A step that correctly continues from a wrong value is right: only the step that broke the chain is False.
+        """
+        value, chain = chain_of(problem.prompt)
+        truth: list[bool] = []
+        for step, (op, right) in zip(parse_steps(response), chain, strict=False):
+            truth.append((step.left, step.op, step.right, step.result) == (value, op, right, apply(value, op, right)))
+            value = step.result
+        return truth
+
+    def revise(self, problem: Problem, failed: str, sibling: str) -> str:
+        """The prompt that asks for a corrected response, given a failed try and a sibling of it."""
+        return f"{problem.prompt}?{failed}?{sibling}>"

@@ -1,0 +1,208 @@
+"""One frozen record per stage, each holding the one before it, each checked when it is made.
+
+    Rollouts -> Scored -> Credited -> StepPlan -> StepResult
+
+`None` means not assigned, `0.0` assigned zero, a NaN reward "could not be graded".
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Aggregation = Literal["token-mean", "sequence-mean", "constant"]
+"""How token losses of one optimizer step become one number."""
+
+
+def _size(tensor: Tensor) -> str:
+    return "x".join(str(n) for n in tensor.shape) or "scalar"
+
+
+def _same_shape(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    if tensor.shape != other.shape:
+        raise ValueError(f"{name} is {_size(tensor)} but {other_name} is {_size(other)}; they must be the same")
+
+
+def _one_per_row(name: str, tensor: Tensor, rows: int) -> None:
+    if tensor.shape != (rows,):
+        raise ValueError(f"{name} is {_size(tensor)} but there are {rows} responses; it must hold one value per response")
+
+
+def _none_where(name: str, tensor: Tensor, bad: Tensor, why: str) -> None:
+    count = int(bad.sum())
+    if count:
+        first = [int(i) for i in bad.nonzero()[0]]
+        raise ValueError(f"{name} {why} at {count} of {tensor.numel()} places, first at {first}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollouts:
+    """What the policy wrote. `mask` is True exactly for tokens it sampled (not padding, not tool output)."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    tokens: Int[Tensor, "seq tok"]
+    mask: Bool[Tensor, "seq tok"]
+    group: Int[Tensor, " seq"]
+    behavior_logp: Float[Tensor, "seq tok"]
+    """Log-prob under the sampler; NaN where it could not score, and then the token leaves the loss."""
+    finished: Bool[Tensor, " seq"]
+    """False where the response was cut at the length limit."""
+
+    def __post_init__(self) -> None:
+        if self.tokens.dim() != 2:
+            raise ValueError(f"tokens is {_size(self.tokens)}; it must be responses x tokens")
+        rows = self.tokens.shape[0]
+        if len(self.prompts) != rows:
+            raise ValueError(f"prompts holds {len(self.prompts)} prompts but tokens holds {rows} responses; give one prompt per response")
+        _same_shape("mask", self.mask, "tokens", self.tokens)
+        _same_shape("behavior_logp", self.behavior_logp, "tokens", self.tokens)
+        _one_per_row("group", self.group, rows)
+        _one_per_row("finished", self.finished, rows)
+        if self.mask.dtype != torch.bool:
+            raise ValueError(f"mask has dtype {self.mask.dtype}; it must be bool")
+        _none_where("behavior_logp", self.behavior_logp, self.behavior_logp.isinf() & self.mask, "is infinite")
+        _none_where("behavior_logp", self.behavior_logp, (self.behavior_logp > 1e-3) & self.mask, "is above 0, which no log-prob can be,")
+
+    @property
+    def loss_mask(self) -> Bool[Tensor, "seq tok"]:
+        return self.mask & ~self.behavior_logp.isnan()
+
+    def select(self, rows: Tensor) -> "Rollouts":
+        return Rollouts(
+            prompts=tuple(self.prompts[int(row)] for row in rows),
+            tokens=self.tokens[rows],
+            mask=self.mask[rows],
+            group=self.group[rows],
+            behavior_logp=self.behavior_logp[rows],
+            finished=self.finished[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scored:
+    """Rollouts with what the verifier said (`score`) and what is compared after shaping (`reward`)."""
+
+    rollouts: Rollouts
+    score: Float[Tensor, " seq"]
+    reward: Float[Tensor, " seq"]
+
+    def __post_init__(self) -> None:
+        rows = len(self.rollouts.prompts)
+        for name, value in (("score", self.score), ("reward", self.reward)):
+            _one_per_row(name, value, rows)
+            _none_where(name, value, value.isinf(), "is infinite")
+        _none_where("reward", self.reward, self.reward.isnan() != self.score.isnan(), "and score disagree on what could be graded")
+
+    @property
+    def graded(self) -> Bool[Tensor, " seq"]:
+        return ~self.score.isnan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Credited:
+    """Scored rollouts with the signed number every token receives.
+
+    `coefficient` is None for methods that assign credit directly; otherwise credit = coefficient x advantage.
+    """
+
+    scored: Scored
+    old_logp: Float[Tensor, "seq tok"]
+    entropy: Float[Tensor, "seq tok"]
+    advantage: Float[Tensor, " seq"]
+    coefficient: Float[Tensor, "seq tok"] | None
+    credit: Float[Tensor, "seq tok"]
+    reference_logp: Float[Tensor, "seq tok"] | None = None
+
+    def __post_init__(self) -> None:
+        mask = self.scored.rollouts.mask
+        _one_per_row("advantage", self.advantage, mask.shape[0])
+        _none_where("advantage", self.advantage, ~self.advantage.isfinite(), "is not finite")
+        named = {"old_logp": self.old_logp, "entropy": self.entropy, "credit": self.credit}
+        named |= {} if self.coefficient is None else {"coefficient": self.coefficient}
+        named |= {} if self.reference_logp is None else {"reference_logp": self.reference_logp}
+        for name, value in named.items():
+            _same_shape(name, value, "mask", mask)
+            _none_where(name, value, ~value.isfinite() & mask, "is not finite")
+        _none_where("credit", self.credit, (self.credit != 0) & ~mask, "lies outside the mask")
+        ungraded = ~self.scored.graded
+        _none_where("credit", self.credit, (self.credit != 0) & ungraded[:, None], "is set on a response that could not be graded")
+
+    @property
+    def rollouts(self) -> Rollouts:
+        return self.scored.rollouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One optimizer step: rows of each micro-batch, and what every token's loss is divided by."""
+
+    micro_batches: tuple[tuple[int, ...], ...]
+    denominator: float
+    prompts: int
+    """Distinct prompts that meet in this step."""
+    tokens: int
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(row for micro in self.micro_batches for row in micro)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """Which rows form which optimizer step and micro-batch. Data: logged, hashed, replayed."""
+
+    kind: str
+    seed: int
+    rows: int
+    steps: tuple[PlannedStep, ...]
+
+    def __post_init__(self) -> None:
+        placed = [row for step in self.steps for row in step.rows]
+        if len(set(placed)) != len(placed):
+            raise ValueError(f"plan places {len(placed)} rows but only {len(set(placed))} distinct ones; a row may appear once")
+        outside = [row for row in placed if not 0 <= row < self.rows]
+        if outside:
+            raise ValueError(f"plan names row {outside[0]} but there are {self.rows} rows")
+        for index, step in enumerate(self.steps):
+            if not step.denominator > 0:
+                raise ValueError(f"optimizer step {index} has denominator {step.denominator}; it must be above 0")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "seed": self.seed,
+            "rows": self.rows,
+            "steps": [
+                {
+                    "micro_batches": [list(micro) for micro in step.micro_batches],
+                    "denominator": step.denominator,
+                    "prompts": step.prompts,
+                    "tokens": step.tokens,
+                }
+                for step in self.steps
+            ],
+        }
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What the optimizer steps of one plan did: one entry per optimizer step in each tuple."""
+
+    loss: tuple[float, ...]
+    gradient_norm: tuple[float, ...]
+    silenced_share: tuple[float, ...]
+    """Share of credited tokens whose gradient the objective cut to zero (clipping)."""
+    ratio_mean: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.loss), len(self.gradient_norm), len(self.silenced_share), len(self.ratio_mean)}
+        if len(lengths) != 1:
+            raise ValueError(f"step results have lengths {sorted(lengths)}; give one entry per optimizer step in each")
