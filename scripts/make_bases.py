@@ -22,7 +22,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tokencredit.engine.local.warm_start import Examples, warm_start
-from tokencredit.tasks import cotadd, steps, steps_demos
+from tokencredit.tasks import cotadd, cotadd_demos, steps, steps_demos
 from tokencredit.tasks.characters import character_tokenizer
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "tokencredit" / "bases"
@@ -48,12 +48,14 @@ def steps_examples(rates: steps_demos.ErrorRates, revision_share: float) -> Call
 
 
 def cotadd_examples(seed: int, batch: int) -> Examples:
+    """Scratchpads are common at first, so that they are learned at all, and rare in the end."""
     task = cotadd.CotAdd()
 
     def examples(iteration: int) -> list[tuple[str, str]]:
         rng = Random(f"warm-start/{seed}/{iteration}")
         problems = task.problems(batch, split="train", seed=seed * 1_000_003 + iteration)
-        return [(problem.prompt, cotadd.demonstrate(problem, rng)) for problem in problems]
+        share = 0.6 if iteration < 900 else 0.2
+        return [(problem.prompt, cotadd_demos.demonstrate(problem, rng, scratchpad_share=share)) for problem in problems]
 
     return examples
 
@@ -71,9 +73,9 @@ class Base(NamedTuple):
 
 BASES = {
     "steps-shift": Base(steps.ALPHABET, steps_examples(steps_demos.SHIFT, 0.0), 64, 2, 900, 4e-3),
-    "steps-sharpen": Base(steps.ALPHABET, steps_examples(steps_demos.SHARPEN, 0.0), 64, 2, 900, 4e-3),
+    "steps-sharpen": Base(steps.ALPHABET, steps_examples(steps_demos.SHARPEN, 0.0), 64, 2, 1500, 4e-3),
     "steps-revise": Base(steps.ALPHABET, steps_examples(steps_demos.SHIFT, 0.3), 64, 2, 1500, 4e-3),
-    "cotadd": Base(cotadd.ALPHABET, cotadd_examples, 96, 2, 1500, 3e-3),
+    "cotadd": Base(cotadd.ALPHABET, cotadd_examples, 64, 2, 1200, 4e-3),
 }
 
 

@@ -266,6 +266,8 @@ class TrainConfig(Recipe):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Precision of the weights."""
+    scoring: Literal["auto", "sampler", "pass"] = "auto"
+    """Old log-probs, entropies, hidden states: as the sampler saw them, or from a pass of their own (auto: pass in bfloat16)."""
     threads: CountOrZero = 0
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20

@@ -6,7 +6,7 @@ log-prob by the LM head, whose vocab x hidden matrix per token is never formed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ from torch import Tensor
 from tokencredit.kernels import at_least_float32
 
 
+@runtime_checkable
 class TokenVectors(Protocol):
     def __len__(self) -> int: ...
 

@@ -24,6 +24,11 @@ def token_logp(
     return logits.gather(-1, tokens[..., None]).squeeze(-1) - logits.logsumexp(-1)
 
 
+def entropy_of(logp: Float[Tensor, "*shape vocab"]) -> Float[Tensor, "*shape"]:
+    """Entropy in nats of the distribution whose log-probs these are."""
+    return -(logp.exp() * logp.clamp(min=torch.finfo(logp.dtype).min)).sum(-1)
+
+
 def token_statistics(logits: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"], *, temperature: float = 1.0) -> TokenStatistics:
     """`token_logp`, and the entropy of the distribution the token was drawn from, in nats."""
     logits = at_least_float32(logits) / temperature

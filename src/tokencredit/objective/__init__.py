@@ -15,7 +15,7 @@ def ppo_clip(*, clip_low: float, clip_high: float, dual_clip: float | None) -> O
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -clipped_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
 
-    return Objective(token_loss=token_loss)
+    return Objective(token_loss=token_loss, silent_without_credit=True)
 
 
 def with_kl(objective: Objective, *, beta: float, estimator: KlEstimator) -> Objective:

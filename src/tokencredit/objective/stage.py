@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -19,6 +19,7 @@ class TokenInputs(NamedTuple):
     reference_logp: Float[Tensor, "seq tok"] | None = None
 
 
+@runtime_checkable
 class StepStatistic(Protocol):
     """Gathered without gradient over every micro-batch of an optimizer step before its first one is used."""
 
@@ -33,3 +34,5 @@ class Objective:
 
     token_loss: Callable[[TokenInputs, Any], Tensor]
     statistic: Callable[[], StepStatistic] | None = None
+    silent_without_credit: bool = False
+    """Loss and gradient of a token without credit are exactly 0, so an engine may leave such responses out of its passes."""

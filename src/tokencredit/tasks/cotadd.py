@@ -1,9 +1,10 @@
 """`cotadd`: four-digit addition, answered at once or after a scratchpad that writes the sum backwards.
 
-    1234+5678=   ->   06912            (direct: hard for a small model)
-    1234+5678=   ->   r21960;06912     (scratchpad: each digit needs one carry)
+    1234+5678=   ->   06912            (direct)
+    1234+5678=   ->   r21960;06912     (scratchpad)
 
-The base uses the scratchpad in a minority of its answers; RL discovers that it pays, and responses grow.
+The base was shown direct answers that mostly forget carries and, less often, scratchpads that do not (`cotadd_demos`).
+RL discovers that the scratchpad pays, and responses grow.
 """
 
 from dataclasses import dataclass
@@ -37,10 +38,3 @@ class CotAdd:
         if not response.startswith("r") or mark < 0:
             return ["answer"] * len(response)
         return ["preamble"] + ["scratch"] * (mark - 1) + ["separator"] + ["answer"] * (len(response) - mark - 1)
-
-
-def demonstrate(problem: Problem, rng: Random, *, scratchpad_share: float = 0.3) -> str:
-    """A correct answer, with the scratchpad in a share of cases. No errors are planted: addition itself is hard."""
-    if rng.random() < scratchpad_share:
-        return f"r{problem.answer[::-1]};{problem.answer}"
-    return problem.answer

@@ -12,6 +12,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.masked import group_statistics
+from tokencredit.probe.forward import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts
@@ -21,75 +22,95 @@ class GradedBatch(NamedTuple):
     problems: list[Problem]
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
+    evidence: TokenEvidence
+    """What the sampler saw of every token."""
     score: Float[Tensor, " seq"]
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
 
 
-def join_rollouts(parts: list[Rollouts]) -> Rollouts:
+def _widen(tensor: Tensor, width: int) -> Tensor:
+    """Pad the token axis, the second, on the right."""
+    return torch.cat([tensor, tensor.new_zeros(len(tensor), width - tensor.shape[1], *tensor.shape[2:])], 1)
+
+
+def join_batches(parts: list[GradedBatch]) -> GradedBatch:
     """Rows one after another, padded to the widest, groups renumbered in order of appearance."""
-    width = max(part.tokens.shape[1] for part in parts)
-
-    def widen(tensor: Tensor) -> Tensor:
-        return torch.nn.functional.pad(tensor, (0, width - tensor.shape[1]))
-
+    width = max(part.rollouts.tokens.shape[1] for part in parts)
     groups: list[Tensor] = []
     seen = 0
     for part in parts:
-        known, inverse = torch.unique(part.group, return_inverse=True)
+        known, inverse = torch.unique(part.rollouts.group, return_inverse=True)
         groups.append(inverse + seen)
         seen += len(known)
-    return Rollouts(
-        prompts=tuple(prompt for part in parts for prompt in part.prompts),
-        tokens=torch.cat([widen(part.tokens) for part in parts]),
-        mask=torch.cat([widen(part.mask) for part in parts]),
-        group=torch.cat(groups),
-        behavior_logp=torch.cat([widen(part.behavior_logp) for part in parts]),
-        finished=torch.cat([part.finished for part in parts]),
+
+    def joined(tensors: list[Tensor]) -> Tensor:
+        return torch.cat([_widen(tensor, width) for tensor in tensors])
+
+    hidden = [part.evidence.hidden for part in parts if part.evidence.hidden is not None]
+    return GradedBatch(
+        problems=[problem for part in parts for problem in part.problems],
+        rollouts=Rollouts(
+            prompts=tuple(prompt for part in parts for prompt in part.rollouts.prompts),
+            tokens=joined([part.rollouts.tokens for part in parts]),
+            mask=joined([part.rollouts.mask for part in parts]),
+            group=torch.cat(groups),
+            behavior_logp=joined([part.rollouts.behavior_logp for part in parts]),
+            finished=torch.cat([part.rollouts.finished for part in parts]),
+        ),
+        evidence=TokenEvidence(
+            joined([part.evidence.logp for part in parts]),
+            joined([part.evidence.entropy for part in parts]),
+            joined(hidden) if hidden else None,
+        ),
+        score=torch.cat([part.score for part in parts]),
+        rollouts_used=sum(part.rollouts_used for part in parts),
     )
 
 
-def _round(policy: Policy, task: Task, config: TrainConfig, count: int, step: int, attempt: int, watch: Stopwatch) -> GradedBatch:
+def _round(
+    policy: Policy, task: Task, config: TrainConfig, count: int, step: int, attempt: int, watch: Stopwatch, keep_hidden: bool
+) -> GradedBatch:
     problems = task.problems(count, split="train", seed=derive_seed(config.seed, "prompts", step, attempt))
     with watch.stage("sample"):
-        rollouts = sample(
+        rollouts, evidence = sample(
             policy,
             [policy.encode(problem.prompt) for problem in problems],
             group_size=config.sampling.group_size,
             max_new_tokens=config.sampling.max_new_tokens,
             seed=derive_seed(config.seed, "sample", step, attempt),
             temperature=config.sampling.temperature,
+            keep_hidden=keep_hidden,
             dtype=config.dtype,
         )
     with watch.stage("grade"):
         score = grade_rollouts(policy, task, problems, rollouts)
-    return GradedBatch(problems, rollouts, score, len(score))
+    return GradedBatch(problems, rollouts, evidence, score, len(score))
 
 
 def _mixed_only(batch: GradedBatch) -> GradedBatch:
+    """The groups whose graded scores differ."""
     spread = group_statistics(batch.score, batch.rollouts.group).std > 0
     kept = [group for group in range(len(batch.problems)) if bool(spread[batch.rollouts.group == group].any())]
     rows = torch.isin(batch.rollouts.group, torch.tensor(kept, device=spread.device)).nonzero()[:, 0]
-    return GradedBatch([batch.problems[group] for group in kept], batch.rollouts.select(rows), batch.score[rows], batch.rollouts_used)
+    logp, entropy, hidden = batch.evidence
+    return batch._replace(
+        problems=[batch.problems[group] for group in kept],
+        rollouts=batch.rollouts.select(rows),
+        evidence=TokenEvidence(logp[rows], entropy[rows], None if hidden is None else hidden[rows]),
+        score=batch.score[rows],
+    )
 
 
-def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch) -> GradedBatch:
+def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch, keep_hidden: bool) -> GradedBatch:
     """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than asked, if retries run out."""
-    wanted = config.sampling.prompts
+    missing = config.sampling.prompts
     if not config.filter_groups:
-        return _round(policy, task, config, wanted, step, 0, watch)
+        return _round(policy, task, config, missing, step, 0, watch, keep_hidden)
     kept: list[GradedBatch] = []
-    missing, used = wanted, 0
     for attempt in range(1 + config.filter_retries):
-        fresh = _mixed_only(_round(policy, task, config, missing, step, attempt, watch))
-        used += fresh.rollouts_used
-        kept.append(fresh)
-        missing -= len(fresh.problems)
+        kept.append(_mixed_only(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))
+        missing -= len(kept[-1].problems)
         if missing == 0:
             break
-    return GradedBatch(
-        [problem for part in kept for problem in part.problems],
-        join_rollouts([part.rollouts for part in kept]),
-        torch.cat([part.score for part in kept]),
-        used,
-    )
+    return join_batches(kept)

@@ -39,8 +39,9 @@ def evaluate(
 ) -> Accuracy:
     """An ungraded response counts as wrong here: it did not solve the problem."""
     prompts = [policy.encode(problem.prompt) for problem in problems]
-    drawn = sample(policy, prompts, group_size=samples, max_new_tokens=max_new_tokens, seed=seed, temperature=temperature, dtype=dtype)
-    greedy = sample(policy, prompts, group_size=1, max_new_tokens=max_new_tokens, seed=seed, greedy=True, dtype=dtype)
+    limits = {"max_new_tokens": max_new_tokens, "seed": seed, "dtype": dtype}
+    drawn = sample(policy, prompts, group_size=samples, temperature=temperature, **limits).rollouts
+    greedy = sample(policy, prompts, group_size=1, greedy=True, **limits).rollouts
     right = torch.nan_to_num(grade_rollouts(policy, task, problems, drawn)).view(len(problems), samples) >= 1.0
     greedy_right = torch.nan_to_num(grade_rollouts(policy, task, problems, greedy)) >= 1.0
     return Accuracy(

@@ -42,6 +42,12 @@ class Pipeline:
         self.objective = build_objective(config, max_length=limit)
         self._make_plan = build_planner(config, max_length=limit)
 
+    @property
+    def scores_in_a_pass(self) -> bool:
+        """Cached decoding and a whole-sequence pass agree to rounding; in bfloat16 that rounding is too coarse for ratios."""
+        scoring = self.config.scoring
+        return scoring == "pass" or (scoring == "auto" and self.config.dtype == "bfloat16")
+
     def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts) -> TokenEvidence:
         """The one pass before the update: log-prob, entropy, and whatever else the credit method asked for."""
         return gather_evidence(

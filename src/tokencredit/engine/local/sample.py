@@ -1,15 +1,19 @@
-"""Batched sampling with the model's own key-value cache, from a private generator; log-probs of the sampler are kept."""
+"""Batched sampling with the model's own key-value cache, from a private generator.
+
+What the model knew when it drew a token (log-prob, entropy, hidden state) is kept: with the same weights and precision
+it is what a scoring pass would find again, so none is needed.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from tokencredit.engine.local.policy import Policy
-from tokencredit.kernels import at_least_float32
-from tokencredit.probe.forward import pad_prompts, precision
+from tokencredit.kernels import at_least_float32, entropy_of
+from tokencredit.probe.forward import TokenEvidence, lm_head, pad_prompts, precision
 from tokencredit.types import Rollouts
 
 
@@ -18,6 +22,7 @@ class _Decoder:
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], copies: int, dtype: str) -> None:
         self.policy, self.dtype = policy, dtype
+        self._hook = lm_head(policy.model).register_forward_pre_hook(self._remember)
         ids, attention = pad_prompts(prompts, policy.device)
         self.cache = DynamicCache(config=policy.model.config)
         inputs: dict[str, Any] = {"input_ids": ids}
@@ -25,12 +30,19 @@ class _Decoder:
             inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
         # A prompt is read once and its cache copied to every response of the group.
         self.logits = self._forward(inputs).repeat_interleave(copies, 0)
+        self.hidden = self.hidden.repeat_interleave(copies, 0)
         self.cache.batch_repeat_interleave(copies)
         self.attention = None if attention is None else attention.repeat_interleave(copies, 0)
 
     def _forward(self, inputs: dict[str, Any]) -> Tensor:
         with precision(self.policy.model, self.dtype):
             return self.policy.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+
+    def _remember(self, _: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
+        self.hidden = at_least_float32(given[0][:, -1])
+
+    def close(self) -> None:
+        self._hook.remove()
 
     def append(self, tokens: Tensor) -> None:
         inputs: dict[str, Any] = {"input_ids": tokens[:, None]}
@@ -41,8 +53,14 @@ class _Decoder:
 
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)
-        self.logits = self.logits[rows]
+        self.logits, self.hidden = self.logits[rows], self.hidden[rows]
         self.attention = None if self.attention is None else self.attention[rows]
+
+
+class Sampled(NamedTuple):
+    rollouts: Rollouts
+    evidence: TokenEvidence
+    """As seen while sampling; hidden states only where asked for."""
 
 
 @torch.no_grad()
@@ -55,24 +73,30 @@ def sample(
     seed: int,
     temperature: float = 1.0,
     greedy: bool = False,
+    keep_hidden: bool = False,
     dtype: str = "float32",
-) -> Rollouts:
+) -> Sampled:
     """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
     device = policy.device
     generator = torch.Generator(device=device).manual_seed(seed)
     rows = len(prompts) * group_size
     ends = torch.tensor(policy.end_tokens, device=device)
+    decoder = _Decoder(policy, prompts, group_size, dtype)
+    kept_dtype = at_least_float32(decoder.logits).dtype
     tokens = torch.zeros(rows, max_new_tokens, dtype=torch.long, device=device)
-    logps = torch.zeros(rows, max_new_tokens, device=device)
+    logps, entropies = (torch.zeros(rows, max_new_tokens, dtype=kept_dtype, device=device) for _ in range(2))
+    states = torch.zeros(rows, max_new_tokens, decoder.hidden.shape[-1] if keep_hidden else 0, dtype=kept_dtype, device=device)
     mask = torch.zeros(rows, max_new_tokens, dtype=torch.bool, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
-    decoder = _Decoder(policy, prompts, group_size, dtype)
     writing = torch.arange(rows, device=device)
     for position in range(max_new_tokens):
         logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
         drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
         tokens[writing, position] = drawn
-        logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1).to(logps.dtype)
+        logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1)
+        entropies[writing, position] = entropy_of(logp)
+        if keep_hidden:
+            states[writing, position] = decoder.hidden
         mask[writing, position] = True
         ended = torch.isin(drawn, ends)
         finished[writing] = ended
@@ -83,8 +107,9 @@ def sample(
             decoder.keep(going_on)
             writing, drawn = writing[going_on], drawn[going_on]
         decoder.append(drawn)
+    decoder.close()
     width = int(mask.any(0).sum())
-    return Rollouts(
+    rollouts = Rollouts(
         prompts=tuple(tuple(prompt) for prompt in prompts for _ in range(group_size)),
         tokens=tokens[:, :width],
         mask=mask[:, :width],
@@ -92,3 +117,4 @@ def sample(
         behavior_logp=logps[:, :width],
         finished=finished,
     )
+    return Sampled(rollouts, TokenEvidence(logps[:, :width], entropies[:, :width], states[:, :width] if keep_hidden else None))

@@ -29,7 +29,7 @@ def showcase(config: TrainConfig, policy: Policy, task: Task, *, pairs: int = 3,
         seed=derive_seed(config.seed, "showcase-sample"),
         temperature=config.sampling.temperature,
         dtype=config.dtype,
-    )
+    ).rollouts
     score = grade_rollouts(policy, task, asked, rollouts)
     pipeline = Pipeline(config)
     evidence = pipeline.score_tokens(policy.model, rollouts)

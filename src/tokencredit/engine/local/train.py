@@ -2,7 +2,8 @@
 
     sample -> grade -> score tokens -> shape -> advantage -> credit -> plan -> update -> record -> evaluate
 
-Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs.
+Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
+the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
 Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
 """
 
@@ -97,11 +98,11 @@ class Trainer:
     def step(self, number: int, state: StageState, watch: Stopwatch) -> "FinishedStep":
         """One training step: a batch of rollouts and the optimizer steps taken on it."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
-        batch = collect(policy, self.task, config, step=number, watch=watch)
+        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden="hidden" in pipeline.credit.needs)
         if not batch.problems:
             return FinishedStep(batch.rollouts_used, state, None)
         with watch.stage("score"):
-            evidence = pipeline.score_tokens(policy.model, batch.rollouts)
+            evidence = pipeline.score_tokens(policy.model, batch.rollouts) if pipeline.scores_in_a_pass else batch.evidence
             reference = None if self.reference is None else pipeline.score_tokens(self.reference.model, batch.rollouts).logp
         with watch.stage("credit"):
             scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference)

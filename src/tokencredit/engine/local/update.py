@@ -62,12 +62,22 @@ def _statistic(policy: Policy, credited: Credited, step: PlannedStep, built: Agg
     return accumulator.finish()
 
 
+def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective) -> list[tuple[int, ...]]:
+    """Responses without credit (dead groups) give no gradient; passing them through the model would only cost time."""
+    if not built.objective.silent_without_credit:
+        return list(step.micro_batches)
+    has_credit = (credited.credit != 0).any(-1).tolist()
+    kept = (tuple(row for row in rows if has_credit[row]) for rows in step.micro_batches)
+    return [rows for rows in kept if rows]
+
+
 class StepGradient(NamedTuple):
     """Left in the parameters' `.grad`; these are the numbers beside it."""
 
     loss: float
     silenced_share: float
     ratio_mean: float
+    """Over the tokens that were passed through the model."""
 
 
 def accumulate_gradient(
@@ -80,7 +90,7 @@ def accumulate_gradient(
     """
     statistic = _statistic(policy, credited, step, built, temperature, dtype)
     loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
-    for rows in step.micro_batches:
+    for rows in _rows_that_matter(credited, step, built):
         batch = _gather(credited, rows)
         logp = _logp(policy, batch, temperature, dtype)
         leaf = logp.detach().requires_grad_()

@@ -1,0 +1,131 @@
+"""Seconds per stage, tokens per second, what DelTA adds to a step, and TRL's trainer beside ours in one run.
+
+Everything alternates (dapo, delta, TRL, dapo, delta, TRL, ...), so a slow spell of the machine falls on all of them,
+and what is reported are ratios of medians.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import tokencredit.bench.trl_twin as trl_twin
+from tokencredit.bases import model_folder
+from tokencredit.compose import resolve, to_toml
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.train import Trainer
+from tokencredit.errors import ConfigError
+from tokencredit.record import RunFolder, describe_environment
+
+OURS = ("dapo", "delta")
+WARM_UP = 2
+"""Training steps left out of the numbers: first calls allocate and compile."""
+
+
+class Measured(NamedTuple):
+    """One training step each: a batch of rollouts and its optimizer steps."""
+
+    seconds: list[dict[str, float]]
+    tokens: list[int]
+
+    def stage(self, name: str) -> float:
+        return median(step[name] for step in self.seconds)
+
+    @property
+    def step(self) -> float:
+        return median(sum(step.values()) for step in self.seconds)
+
+
+def bench_config(recipe: str, *, steps: int, seed: int, device: str) -> TrainConfig:
+    """The embedded default without evaluation and token files, which TRL's trainer does not do either."""
+    return resolve([{"recipe": recipe, "seed": seed, "steps": steps + WARM_UP, "tokens_every": 0, "device": device}])
+
+
+def measure_ours(config: TrainConfig) -> Measured:
+    seconds: list[dict[str, float]] = []
+    tokens: list[int] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = Trainer(config, RunFolder(Path(scratch) / "run"))
+        trainer.folder.begin(to_toml(config))
+        state = StageState()
+        for number in range(config.steps):
+            watch = Stopwatch()
+            finished = trainer.step(number, state, watch)
+            state = finished.state
+            if number >= WARM_UP and finished.trained is not None:
+                seconds.append(watch.seconds)
+                tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
+    return Measured(seconds, tokens)
+
+
+def measure_trl(config: TrainConfig, python: Path) -> list[float]:
+    """Seconds per training step of TRL's GRPOTrainer, run by another environment's python."""
+    order = {
+        "model": str(model_folder(config.model)),
+        "steps": config.steps - WARM_UP,
+        "warm_up": WARM_UP,
+        "prompts": config.sampling.prompts,
+        "group_size": config.sampling.group_size,
+        "optimizer_steps": config.optimizer.steps_per_batch,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "learning_rate": config.optimizer.learning_rate,
+        "seed": config.seed,
+    }
+    done = subprocess.run([str(python), str(Path(trl_twin.__file__)), json.dumps(order)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigError(f"TRL's trainer did not run under {python}: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+
+
+def delta_share(dapo: Measured, delta: Measured) -> float:
+    """What DelTA adds to a step, as a share of the step: its statistics, and keeping hidden states while scoring."""
+    added = (delta.stage("credit") - dapo.stage("credit")) + max(0.0, delta.stage("score") - dapo.stage("score"))
+    return added / delta.step
+
+
+def run_speed(
+    *, steps: int, repeats: int, seed: int, device: str, trl_python: Path | None, report: Callable[[str], None]
+) -> dict[str, Any]:
+    if trl_python is not None and not trl_python.is_file():
+        raise ConfigError(f"trl-python {trl_python} does not exist; `make bench` makes one, or leave it out")
+    ours: dict[str, Measured] = {name: Measured([], []) for name in OURS}
+    trl: list[float] = []
+    shares: list[float] = []
+    ratios: list[float] = []
+    for repeat in range(repeats):
+        fresh: dict[str, Measured] = {}
+        for name in OURS:
+            report(f"repeat {repeat + 1}/{repeats}: {name}")
+            fresh[name] = measure_ours(bench_config(name, steps=steps, seed=seed + repeat, device=device))
+            ours[name] = Measured(ours[name].seconds + fresh[name].seconds, ours[name].tokens + fresh[name].tokens)
+        shares.append(delta_share(fresh["dapo"], fresh["delta"]))
+        if trl_python is not None:
+            report(f"repeat {repeat + 1}/{repeats}: TRL")
+            theirs = measure_trl(bench_config("dapo", steps=steps, seed=seed + repeat, device=device), trl_python)
+            trl += theirs
+            ratios.append(median(theirs) / fresh["dapo"].step)
+    return {
+        "steps": steps,
+        "repeats": repeats,
+        "device": device,
+        "batch": bench_config("dapo", steps=steps, seed=seed, device=device).sampling.model_dump(),
+        "recipes": {name: _recipe_row(measured) for name, measured in ours.items()},
+        "delta_share_of_step": _spread(shares),
+        "trl": {"seconds_per_step": median(trl), "times_slower_than_dapo": _spread(ratios)} if trl else None,
+        "environment": describe_environment(),
+    }
+
+
+def _recipe_row(measured: Measured) -> dict[str, Any]:
+    stages = {name: measured.stage(name) for name in measured.seconds[0]}
+    rate = median(count / sum(step.values()) for count, step in zip(measured.tokens, measured.seconds, strict=True))
+    return {"seconds_per_step": measured.step, "tokens_per_second": rate, "stages": stages}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": median(values), "low": min(values), "high": max(values)}
