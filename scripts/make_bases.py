@@ -48,14 +48,14 @@ def steps_examples(rates: steps_demos.ErrorRates, revision_share: float) -> Call
 
 
 def cotadd_examples(seed: int, batch: int) -> Examples:
-    """Scratchpads are common at first, so that they are learned at all, and rare in the end."""
+    """Careful answers first, so that addition is learned at all; then mostly hasty ones that forget carries."""
     task = cotadd.CotAdd()
 
     def examples(iteration: int) -> list[tuple[str, str]]:
         rng = Random(f"warm-start/{seed}/{iteration}")
         problems = task.problems(batch, split="train", seed=seed * 1_000_003 + iteration)
-        share = 0.6 if iteration < 900 else 0.2
-        return [(problem.prompt, cotadd_demos.demonstrate(problem, rng, scratchpad_share=share)) for problem in problems]
+        style = cotadd_demos.CAREFUL if iteration < 500 else cotadd_demos.HASTY
+        return [(problem.prompt, cotadd_demos.demonstrate(problem, style, rng)) for problem in problems]
 
     return examples
 
@@ -75,7 +75,7 @@ BASES = {
     "steps-shift": Base(steps.ALPHABET, steps_examples(steps_demos.SHIFT, 0.0), 64, 2, 900, 4e-3),
     "steps-sharpen": Base(steps.ALPHABET, steps_examples(steps_demos.SHARPEN, 0.0), 64, 2, 1500, 4e-3),
     "steps-revise": Base(steps.ALPHABET, steps_examples(steps_demos.SHIFT, 0.3), 64, 2, 1500, 4e-3),
-    "cotadd": Base(cotadd.ALPHABET, cotadd_examples, 64, 2, 1200, 4e-3),
+    "cotadd": Base(cotadd.ALPHABET, cotadd_examples, 64, 2, 900, 3e-3),
 }
 
 

@@ -123,6 +123,8 @@ class DeltaCredit(Frozen):
     def _ordered(self) -> "DeltaCredit":
         if self.lam_min > self.lam_max:
             raise ValueError(f"lam_min is {self.lam_min} and lam_max is {self.lam_max}; lam_min must not be above lam_max")
+        if self.score == "own-side" and self.coefficient_map == "symmetric":
+            raise ValueError("credit.coefficient_map 'symmetric' needs credit.score 'contrast': own-side distances differ by side")
         return self
 
 

@@ -26,19 +26,23 @@ class GroupStatistics(NamedTuple):
 
 
 def group_statistics(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"]) -> GroupStatistics:
-    """Count, mean and sample standard deviation (n-1, two-pass) of each group, NaN values left out.
+    """Count, mean and sample standard deviation (n-1, two-pass, in float64) of each group, NaN values left out.
 
-    A group with no value has mean 0; one with fewer than two values has standard deviation 0.
+    A group with no value has mean 0; one with fewer than two values has standard deviation 0, and so has one whose
+    values differ by no more than the rounding of their own precision.
     """
     index = torch.unique(group, return_inverse=True)[1]
     known = ~value.isnan()
-    filled = torch.where(known, value, torch.zeros_like(value))
+    exact = torch.where(known, value, torch.zeros_like(value)).double()
 
     def over_group(row_value: Tensor) -> Tensor:
-        return torch.zeros_like(value).index_add_(0, index, row_value)[index]
+        return torch.zeros_like(exact).index_add_(0, index, row_value)[index]
 
-    count = over_group(known.to(value.dtype))
-    mean = over_group(filled) / count.clamp(min=1)
-    deviation = torch.where(known, value - mean, torch.zeros_like(value))
-    variance = over_group(deviation.square()) / (count - 1).clamp(min=1)
-    return GroupStatistics(count, mean, variance.sqrt())
+    count = over_group(known.double())
+    mean = over_group(exact) / count.clamp(min=1)
+    deviation = torch.where(known, exact - mean, torch.zeros_like(exact))
+    std = (over_group(deviation.square()) / (count - 1).clamp(min=1)).sqrt()
+    size = over_group(exact.abs()) / count.clamp(min=1)
+    rounding = 4 * torch.finfo(value.dtype).eps * size
+    std = torch.where(std > rounding, std, torch.zeros_like(std))
+    return GroupStatistics(count.to(value.dtype), mean.to(value.dtype), std.to(value.dtype))

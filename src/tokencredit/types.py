@@ -128,6 +128,10 @@ class Credited:
             _same_shape(name, value, "mask", mask)
             _none_where(name, value, ~value.isfinite() & mask, "is not finite")
         _none_where("credit", self.credit, (self.credit != 0) & ~mask, "lies outside the mask")
+        if self.coefficient is not None:
+            gap = (self.credit - self.coefficient * self.advantage[:, None]).abs()
+            wrong = (gap > 1e-4 * (1 + self.credit.abs())) & mask
+            _none_where("credit", self.credit, wrong, "is not coefficient x advantage")
         ungraded = ~self.scored.graded
         _none_where("credit", self.credit, (self.credit != 0) & ungraded[:, None], "is set on a response that could not be graded")
 
@@ -168,8 +172,8 @@ class StepPlan:
         if outside:
             raise ValueError(f"plan names row {outside[0]} but there are {self.rows} rows")
         for index, step in enumerate(self.steps):
-            if not step.denominator > 0:
-                raise ValueError(f"optimizer step {index} has denominator {step.denominator}; it must be above 0")
+            if not 0 < step.denominator < float("inf"):
+                raise ValueError(f"optimizer step {index} has denominator {step.denominator}; it must be above 0 and finite")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -203,6 +207,6 @@ class StepResult:
     ratio_mean: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        lengths = {len(self.loss), len(self.gradient_norm), len(self.silenced_share), len(self.ratio_mean)}
-        if len(lengths) != 1:
-            raise ValueError(f"step results have lengths {sorted(lengths)}; give one entry per optimizer step in each")
+        lengths = {name: len(getattr(self, name)) for name in ("loss", "gradient_norm", "silenced_share", "ratio_mean")}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"step results have lengths {lengths}; give one entry per optimizer step in each")

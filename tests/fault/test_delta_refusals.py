@@ -44,8 +44,15 @@ def log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
         ({"lam_max": float("nan")}, r"lam_min is 0\.8 and lam_max nan; need"),
         ({"refinements": -1}, r"refinements is -1; it must be at least 0"),
         ({"scope": "shard", "shards": 0}, r"shards is 0; it must be at least 1"),
-        ({"scope": "prompt"}, r"scope is 'prompt'; it must be batch, group or shard"),
-        ({"proxy": "column"}, r"proxy is 'column'; it must be row, hidden-gradient or head"),
+        ({"scope": "prompt"}, r"scope is 'prompt'; it must be one of batch, group, shard"),
+        ({"proxy": "column"}, r"proxy is 'column'; it must be one of row, hidden-gradient, head"),
+        ({"proxy": "head", "top_k": 0}, r"top_k is 0; it must be at least 1"),
+        ({"score": "contrats"}, r"score is 'contrats'; it must be one of contrast, own-side, random"),
+        ({"assignment": "firm"}, r"assignment is 'firm'; it must be one of soft, hard"),
+        ({"coefficient_map": "symetric"}, r"coefficient_map is 'symetric'; it must be one of bounded, raw, symmetric"),
+        ({"gamma_scale": 0.0}, r"holds 0\.0; a temperature must be above 0"),
+        ({"gamma_scale": float("nan")}, r"holds nan; a temperature must be above 0"),
+        ({"score": "own-side", "coefficient_map": "symmetric"}, r"'symmetric' needs score 'contrast'"),
     ],
 )
 def test_settings(evidence: dict[str, Any], knobs: dict[str, Any], words: str) -> None:
@@ -112,3 +119,17 @@ def test_log_probs_of_another_temperature_are_not_explained_either(evidence: dic
 def test_shapes_that_disagree(evidence: dict[str, Any], name: str, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         delta_coefficients(**{**evidence, name: torch.ones(shape, dtype=evidence[name].dtype)})
+
+
+def test_tokens_of_another_shape(evidence: dict[str, Any]) -> None:
+    evidence["tokens"] = evidence["tokens"][:, :-1]
+    with pytest.raises(ValueError, match=r"tokens is \(\d+, \d+\) but mask is \(\d+, \d+\); they must be the same"):
+        delta_coefficients(**evidence)
+
+
+def test_unknown_temperature_mode(evidence: dict[str, Any]) -> None:
+    inputs = CreditInputs(**evidence, entropy=torch.zeros_like(evidence["logp"]), seed=0)
+    with pytest.raises(ValueError, match=r"temperature is 'first_batch'; it must be one of adaptive, first-batch, constant"):
+        delta_credit(inputs, {}, temperature="first_batch")
+    with pytest.raises(ValueError, match=r"holds nan; a temperature must be above 0"):
+        delta_credit(inputs, {}, temperature="constant", constant_gamma=float("nan"))

@@ -121,12 +121,13 @@ CREDITED = {
     },
     "credit on padding": ({"credit": with_entry(CREDIT, (1, 2), 0.1)}, "credit lies outside the mask at 1 of 6 places, first at [1, 2]"),
     "NaN on padding": ({"credit": with_entry(CREDIT, (1, 2), NAN)}, "credit lies outside the mask at 1 of 6 places, first at [1, 2]"),
+    "credit of its own": ({"credit": with_entry(CREDIT, (0, 1), -5.0)}, "credit is not coefficient x advantage at 1 of 6"),
     "credit on an ungraded response": (
         {"scored": scored(**UNGRADED)},
         "credit is set on a response that could not be graded at 3 of 6 places, first at [0, 0]",
     ),
 }
-RESULT = {name: ({name: (0.5,)}, "step results have lengths [1, 2]") for name in ("loss", "gradient_norm", "silenced_share", "ratio_mean")}
+RESULT = {name: ({name: (0.5,)}, f"'{name}': 1") for name in ("loss", "gradient_norm", "silenced_share", "ratio_mean")}
 PLANNED = {
     "short group": ({"group": [0, 0]}, "lengths holds 3 rows but group holds 2"),
     "long cost": ({"cost": [3, 2, 4, 1]}, "lengths holds 3 rows but cost holds 4"),
@@ -137,10 +138,13 @@ PLANNED = {
         {"kind": "query-preserved", "optimizer_steps": 3},
         "optimizer_steps is 3 but there are only 2 prompts to keep whole",
     ),
-    "negative length": ({"lengths": [3, -2, 4]}, "lengths holds -2; a length cannot be negative"),
-    "broken length": ({"lengths": [3.0, 2.5, 4.0]}, "lengths holds a value that is not a whole number"),
-    "broken group": ({"group": torch.tensor([0.0, 0.5, 1.0])}, "group holds a value that is not a whole number"),
-    "broken cost": ({"cost": [3, 2.5, 4]}, "cost holds a value that is not a whole number"),
+    "negative length": ({"lengths": [3, -2, 4]}, "lengths holds -2; it cannot be negative"),
+    "negative cost": ({"cost": [3, -5, 4]}, "cost holds -5; it cannot be negative"),
+    "nan length": ({"lengths": [3.0, float("nan"), 4.0]}, "lengths holds nan; it must hold whole numbers"),
+    "infinite length": ({"lengths": [3.0, float("inf"), 4.0]}, "lengths holds inf; it must hold whole numbers"),
+    "broken length": ({"lengths": [3.0, 2.5, 4.0]}, "lengths holds 2.5; it must hold whole numbers"),
+    "broken group": ({"group": torch.tensor([0.0, 0.5, 1.0])}, "group holds 0.5; it must hold whole numbers"),
+    "broken cost": ({"cost": [3, 2.5, 4]}, "cost holds 2.5; it must hold whole numbers"),
     "row over budget": ({"cost": [9, 17, 5]}, "max_tokens is 16 but response 1 with its prompt takes 17 tokens"),
     "constant without length": ({"aggregation": "constant"}, "constant_length is None; aggregation 'constant' needs a whole number"),
     "unknown aggregation": ({"aggregation": "mean"}, "aggregation is 'mean'; it must be token-mean, sequence-mean or constant"),

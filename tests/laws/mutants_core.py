@@ -119,8 +119,8 @@ def lower_side_in_log_space(logp, old_logp, credit, *, clip_low, clip_high, dual
     return _pessimistic((logp - old_logp).exp(), credit, 1 / (1 + clip_low), 1 + clip_high)
 
 
-def inverted_ratio(logp, old_logp, credit, **widths):
-    return clipped_surrogate(old_logp, logp, credit, **widths)
+def inverted_ratio(logp, old_logp, credit, *, clip_low, clip_high, dual_clip=None):
+    return _pessimistic((old_logp - logp).exp(), credit, 1 - clip_low, 1 + clip_high)
 
 
 def half_clipped(logp, old_logp, credit, **widths):

@@ -90,7 +90,9 @@ SCORING: dict[str, Edit] = {
         "    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature)\n",
         PER_SIDE_NORMALISATION,
     ),
-    "mean of rounded coefficients": Edit("discriminator", "max(low + (high - low) * mean_score, FLOOR)", "coefficient.mean()"),
+    "mean of rounded coefficients": Edit(
+        "discriminator", "coefficient / mean if mean > 0 else coefficient", "coefficient / coefficient.mean()"
+    ),
 }
 """Centroids, margins, temperatures, refinements, scores, their map and its normalisation."""
 

@@ -188,6 +188,7 @@ def test_the_code_obeys(law: Law, case: Case) -> None:
 @pytest.mark.parametrize(("law", "mutant"), pairs(REJECTS), ids=lambda value: getattr(value, "__name__", value))
 def test_the_law_rejects(law: Law, mutant: str) -> None:
     wrong = delta_with(SCORING[mutant])
+    law(REAL, typical_case())
     with pytest.raises(AssertionError):
         law(wrong, typical_case())
 

@@ -25,7 +25,7 @@ def group_advantage(
     kind: Literal["grpo", "dr-grpo", "rloo"] = "grpo",
     preset: PresetName = "tokencredit",
 ) -> Float[Tensor, " seq"]:
-    """Compare each response with its siblings. NaN rewards are left out and receive 0."""
+    """Compare each response with its siblings. NaN rewards are left out and receive 0 (preset "verl" takes them as 0)."""
     if kind not in ADVANTAGES:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(ADVANTAGES)}")
     if reward.shape != group.shape:

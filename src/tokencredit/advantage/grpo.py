@@ -19,7 +19,5 @@ def grpo_advantage(
     epsilon = rule.epsilon if epsilon is None else epsilon
     value = comparable(reward, rule)
     count, mean, std = group_statistics(value, group)
-    # A spread of pure rounding (0.1 + 0.2 and 0.3 as siblings) would otherwise be blown up by the small epsilon.
-    spread = std > 1e-7 * value.nan_to_num().abs().max().clamp(min=1)
-    advantage = (value - mean) / (std + epsilon) * spread
+    advantage = (value - mean) / (std + epsilon) * (std > 0)
     return settled(advantage, value / (1 + epsilon), count, rule)

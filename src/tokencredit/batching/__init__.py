@@ -16,8 +16,9 @@ PLANNERS: dict[str, Callable[..., list[list[int]]]] = {"shuffled": split_shuffle
 
 def _integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
     listed = values.tolist() if isinstance(values, Tensor) else list(values)
-    if any(value != int(value) for value in listed):
-        raise ValueError(f"{name} holds a value that is not a whole number")
+    for value in listed:
+        if not float(value).is_integer():
+            raise ValueError(f"{name} holds {value}; it must hold whole numbers")
     return [int(value) for value in listed]
 
 
@@ -43,12 +44,13 @@ def make_plan(
     for name, values in (("group", group), ("cost", costs)):
         if len(values) != len(lengths):
             raise ValueError(f"lengths holds {len(lengths)} rows but {name} holds {len(values)}; they must be the same")
+    for name, values in (("lengths", lengths), ("cost", costs)):
+        if values and min(values) < 0:
+            raise ValueError(f"{name} holds {min(values)}; it cannot be negative")
     if kind not in PLANNERS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(PLANNERS)}")
     if optimizer_steps < 1:
         raise ValueError(f"optimizer_steps is {optimizer_steps}; it must be at least 1")
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"lengths holds {min(lengths)}; a length cannot be negative")
     steps = [
         PlannedStep(
             micro_batches=cut_micro_batches(rows, costs, max_tokens=max_tokens),

@@ -4,7 +4,7 @@ The steps and their numbers follow the published algorithm; what the paper leave
 are too. Features come from the pass that scores old log-probs, so no forward is added.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -43,8 +43,6 @@ def _token_vectors(features: TokenFeatures, options: DeltaOptions) -> TokenVecto
     logp, hidden, tokens, head, temperature = features
     if options.proxy == "row":
         return row_vectors(logp, hidden)
-    if options.proxy not in ("hidden-gradient", "head"):
-        raise ValueError(f"proxy is {options.proxy!r}; it must be row, hidden-gradient or head")
     if tokens is None or head is None:
         raise ValueError(f"proxy {options.proxy!r} needs tokens (the sampled ids) and head (the LM-head weight)")
     if head.shape[1] != hidden.shape[-1]:
@@ -75,8 +73,6 @@ def _scope_of_rows(options: DeltaOptions, mask: Tensor, group: Tensor | None) ->
         return torch.zeros_like(rows)
     if options.scope == "shard":
         return rows % options.shards
-    if options.scope != "group":
-        raise ValueError(f"scope is {options.scope!r}; it must be batch, group or shard")
     if group is None:
         raise ValueError("scope is 'group' but group is None; give the group of each response")
     return group
@@ -114,6 +110,8 @@ def discriminate(
     """Run the discriminator over every scope; coefficients are 0 outside the mask."""
     options.check()
     _check_shapes(logp, hidden, advantage, mask, group)
+    if tokens is not None and tokens.shape != mask.shape:
+        raise ValueError(f"tokens is {tuple(tokens.shape)} but mask is {tuple(mask.shape)}; they must be the same")
     features = TokenFeatures(logp[mask], hidden[mask], None if tokens is None else tokens[mask], head, sampling_temperature)
     vectors = _token_vectors(features, options)
     row_of_token = mask.nonzero()[:, 0]
@@ -124,11 +122,12 @@ def discriminate(
     for scope_id in options.reduce(ScopeIds().add(token_scope)).finish():
         members = (token_scope == scope_id).nonzero()[:, 0]
         own = vectors if len(members) == len(vectors) else vectors.take(members)
-        result = scope_coefficients(own, token_advantage[members], options)
+        # Knuth's multiplier spreads neighbouring scopes over unrelated random streams.
+        result = scope_coefficients(own, token_advantage[members], options._replace(seed=(options.seed + 2654435761 * scope_id) % 2**63))
         coefficient[members] = result.coefficient
         temperatures += [] if result.temperature is None else [result.temperature]
-    padded = torch.zeros_like(logp)
-    padded[mask] = coefficient.to(logp.dtype)
+    padded = torch.zeros_like(at_least_float32(logp))
+    padded[mask] = coefficient.to(padded.dtype)
     return Discrimination(padded, temperatures)
 
 
@@ -161,7 +160,8 @@ def delta_coefficients(
     """Per-token coefficients, mean 1 over the scope's tokens, no gradient, 0 outside the mask.
 
     `hidden` is the LM head's input where each token is predicted. A scope in which either side has no mass gets 1
-    everywhere (our reading). `reduce` merges an accumulator over ranks; with it the result does not depend on sharding.
+    everywhere (our reading). `reduce` merges an accumulator over ranks; with it the result does not depend on how rows
+    lie on ranks (but for scope "shard", which means just that, and random scores: give each rank its own seed).
     """
     options = DeltaOptions(
         lam_min=lam_min,
@@ -192,6 +192,8 @@ def delta_credit(
     if inputs.hidden is None:
         raise ValueError("hidden is missing; DelTA needs the LM head's input from the scoring pass")
     fixed = None
+    if temperature not in get_args(TemperatureMode):
+        raise ValueError(f"temperature is {temperature!r}; it must be one of {', '.join(get_args(TemperatureMode))}")
     if temperature == "constant":
         fixed = Temperature(constant_gamma, constant_gamma, constant_gamma)
     elif temperature == "first-batch" and "temperature" in state:

@@ -1,13 +1,13 @@
 """DelTA's algorithm over the tokens of one scope: centroids, margins, temperatures, refinements, coefficients."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.phases import FLOOR, Centroids, CentroidSums, MarginMoments, ScoreMass, Temperature
+from tokencredit.credit.phases import Centroids, CentroidSums, MarginMoments, ScoreMass, Temperature
 from tokencredit.credit.vectors import TokenVectors
 
 Scope = Literal["batch", "group", "shard"]
@@ -21,6 +21,9 @@ Reduce = Callable[[Any], Any]
 
 def this_rank_only(accumulator: Any) -> Any:
     return accumulator
+
+
+CHOICES = {"scope": Scope, "proxy": Proxy, "score": Score, "assignment": Assignment, "coefficient_map": CoefficientMap}
 
 
 class DeltaOptions(NamedTuple):
@@ -45,10 +48,17 @@ class DeltaOptions(NamedTuple):
     def check(self) -> None:
         if not 0 <= self.lam_min <= self.lam_max or self.lam_max <= 0:
             raise ValueError(f"lam_min is {self.lam_min} and lam_max {self.lam_max}; need 0 <= lam_min <= lam_max and lam_max > 0")
-        if self.refinements < 0:
-            raise ValueError(f"refinements is {self.refinements}; it must be at least 0")
-        if self.shards < 1:
-            raise ValueError(f"shards is {self.shards}; it must be at least 1")
+        for name, least in (("refinements", 0), ("shards", 1), ("top_k", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name, kind in CHOICES.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(get_args(kind))}")
+        for gamma in (self.gamma_scale, *(self.fixed_temperature or ())):
+            if not 0 < gamma < float("inf"):
+                raise ValueError(f"gamma_scale or fixed_temperature holds {gamma}; a temperature must be above 0 and finite")
+        if self.score == "own-side" and self.coefficient_map == "symmetric":
+            raise ValueError("coefficient_map 'symmetric' needs score 'contrast': the distance to the own side differs by side")
 
 
 class ScopeResult(NamedTuple):
@@ -58,7 +68,10 @@ class ScopeResult(NamedTuple):
 
 
 def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], options: DeltaOptions) -> ScopeResult:
-    """Coefficients of one scope's tokens; all 1 where either side carries no mass (our reading of the empty case)."""
+    """Coefficients of one scope's tokens; all 1 where either side carries no mass (our reading of the empty case).
+
+    Random scores are drawn from `options.seed`, which a caller gives each scope (and each rank) of its own.
+    """
     centroids = options.reduce(CentroidSums().add(vectors, advantage)).finish()
     if centroids.one_sided:
         return ScopeResult(torch.ones_like(advantage), None)
@@ -96,7 +109,7 @@ def _assign(margin: Tensor, advantage: Tensor, temperature: Temperature, options
     """a_it in [0, 1]; soft is the maximiser of a margin + gamma h(a), hard is its limit at gamma = 0."""
     if options.assignment == "hard":
         return (margin > 0).to(margin.dtype)
-    gamma = torch.where(advantage > 0, temperature.positive, temperature.negative).to(margin.dtype)
+    gamma = torch.where(advantage > 0, margin.new_tensor(temperature.positive), margin.new_tensor(temperature.negative))
     return torch.sigmoid(margin / gamma)
 
 
@@ -116,5 +129,5 @@ def _coefficient(score: Float[Tensor, " tok"], options: DeltaOptions) -> Float[T
     coefficient = low + (high - low) * score
     if not options.normalize:
         return coefficient
-    mean_score = options.reduce(ScoreMass().add(score)).finish()
-    return coefficient / max(low + (high - low) * mean_score, FLOOR)
+    mean = low + (high - low) * options.reduce(ScoreMass().add(score)).finish()
+    return coefficient / mean if mean > 0 else coefficient

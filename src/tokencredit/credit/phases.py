@@ -13,7 +13,7 @@ from torch import Tensor
 from tokencredit.credit.vectors import TokenVectors
 
 FLOOR = 1e-8
-"""Floor of masses, variances and Z, as in the authors' code."""
+"""Floor of masses and variances, as in the authors' code."""
 
 
 class Centroids(NamedTuple):
@@ -29,19 +29,19 @@ class Centroids(NamedTuple):
 
     def own_distance(self, vectors: TokenVectors, positive: Tensor) -> Float[Tensor, " tok"]:
         """||v - mu_own||^2, own side chosen by `positive`."""
-        squared = _join([chunk.squared_norm() for _, chunk in vectors.chunks()])
+        squared = _join([chunk.squared_norm() for _, chunk in vectors.chunks()], positive.device)
         nearer = squared - _by_chunk(vectors, self.positive, 2.0) + self.positive.square().sum()
         farther = squared - _by_chunk(vectors, self.negative, 2.0) + self.negative.square().sum()
         return torch.where(positive, nearer, farther)
 
 
 def _by_chunk(vectors: TokenVectors, direction: Tensor, factor: float) -> Float[Tensor, " tok"]:
-    return _join([factor * chunk.dot(direction) for _, chunk in vectors.chunks()])
+    return _join([factor * chunk.dot(direction) for _, chunk in vectors.chunks()], direction.device)
 
 
-def _join(parts: list[Tensor]) -> Float[Tensor, " tok"]:
+def _join(parts: list[Tensor], device: torch.device) -> Float[Tensor, " tok"]:
     """A rank may hold no token of a scope; then there is nothing to join."""
-    return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64, device=device)
 
 
 class CentroidSums:

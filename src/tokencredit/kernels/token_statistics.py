@@ -30,8 +30,8 @@ def entropy_of(logp: Float[Tensor, "*shape vocab"]) -> Float[Tensor, "*shape"]:
 
 
 def token_statistics(logits: Float[Tensor, "*shape vocab"], tokens: Int[Tensor, "*shape"], *, temperature: float = 1.0) -> TokenStatistics:
-    """`token_logp`, and the entropy of the distribution the token was drawn from, in nats."""
+    """`token_logp` to the bit, and the entropy of the distribution the token was drawn from."""
     logits = at_least_float32(logits) / temperature
     log_normaliser = logits.logsumexp(-1)
-    expected_logit = (logits * (logits - log_normaliser[..., None]).exp()).sum(-1)
-    return TokenStatistics(logits.gather(-1, tokens[..., None]).squeeze(-1) - log_normaliser, log_normaliser - expected_logit)
+    logp = logits.gather(-1, tokens[..., None]).squeeze(-1) - log_normaliser
+    return TokenStatistics(logp, entropy_of(logits - log_normaliser[..., None]))

@@ -1,5 +1,7 @@
 """How token losses become one number: token weights here, the denominator in the plan. No loss counts tokens."""
 
+from typing import get_args
+
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -11,5 +13,7 @@ def token_weight(mask: Bool[Tensor, "seq tok"], length: Float[Tensor, " seq"], *
 
     `length` is T_i, the loss tokens of the whole response; an empty response weighs nothing.
     """
+    if aggregation not in get_args(Aggregation):
+        raise ValueError(f"aggregation is {aggregation!r}; it must be one of {', '.join(get_args(Aggregation))}")
     weight = mask.to(length.dtype)
     return weight / length.clamp(min=1)[:, None] if aggregation == "sequence-mean" else weight

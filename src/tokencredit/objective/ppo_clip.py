@@ -21,6 +21,7 @@ def clipped_surrogate(
     `dual_clip` c > 1 bounds the loss of a token with negative credit from above: the surrogate is at least c a.
     Gradient flows through `logp` alone.
     """
+    old_logp, credit = old_logp.detach(), credit.detach()
     ratio = importance_ratio(logp, old_logp)
     surrogate = torch.minimum(ratio * credit, ratio.clamp(1 - clip_low, 1 + clip_high) * credit)
     if dual_clip is None:

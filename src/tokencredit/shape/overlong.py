@@ -11,5 +11,7 @@ def overlong_penalty(length: Int[Tensor, " seq"], *, max_length: int, buffer: fl
     """
     if not 0 < buffer <= 1:
         raise ValueError(f"buffer is {buffer}; it must be a share of max_length above 0 and at most 1")
+    if max_length < 1:
+        raise ValueError(f"max_length is {max_length}; it must be at least 1")
     width = buffer * max_length
     return -factor * (length.double() - (max_length - width)).clamp(min=0) / width

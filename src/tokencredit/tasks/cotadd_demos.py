@@ -1,8 +1,19 @@
-"""Demonstrations for `cotadd`: direct answers that forget carries, and fewer scratchpads that do not."""
+"""Demonstrations for `cotadd`: direct answers that may forget carries, and scratchpads that never do."""
 
 from random import Random
+from typing import NamedTuple
 
 from tokencredit.tasks.protocol import Problem
+
+
+class Style(NamedTuple):
+    scratchpad_share: float
+    forget_carry: float
+    """Probability that a direct answer loses a carry."""
+
+
+CAREFUL = Style(scratchpad_share=0.5, forget_carry=0.0)
+HASTY = Style(scratchpad_share=0.2, forget_carry=0.75)
 
 
 def add_forgetting(left: str, right: str, forget_carry: float, rng: Random) -> str:
@@ -16,8 +27,8 @@ def add_forgetting(left: str, right: str, forget_carry: float, rng: Random) -> s
     return str(carry) + "".join(reversed(digits))
 
 
-def demonstrate(problem: Problem, rng: Random, *, scratchpad_share: float, forget_carry: float = 0.75) -> str:
-    if rng.random() < scratchpad_share:
+def demonstrate(problem: Problem, style: Style, rng: Random) -> str:
+    if rng.random() < style.scratchpad_share:
         return f"r{problem.answer[::-1]};{problem.answer}"
     left, right = problem.prompt.removesuffix("=").split("+")
-    return add_forgetting(left, right, forget_carry, rng)
+    return add_forgetting(left, right, style.forget_carry, rng)

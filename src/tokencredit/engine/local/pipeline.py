@@ -81,9 +81,11 @@ class Pipeline:
     ) -> CreditedBatch:
         rollouts = scored.rollouts
         compared = self.advantage(AdvantageInputs(scored.reward, rollouts.group), state.advantage)
+        # Whatever a preset makes of an ungraded response among its siblings, its own tokens carry no credit.
+        advantage = compared.advantage.where(scored.graded, 0.0)
         assigned = self.credit.assign(
             CreditInputs(
-                advantage=compared.advantage,
+                advantage=advantage,
                 mask=rollouts.loss_mask,
                 group=rollouts.group,
                 tokens=rollouts.tokens,
@@ -100,7 +102,7 @@ class Pipeline:
             scored=scored,
             old_logp=evidence.logp,
             entropy=evidence.entropy,
-            advantage=compared.advantage,
+            advantage=advantage,
             coefficient=assigned.coefficient,
             credit=assigned.credit,
             reference_logp=reference_logp,

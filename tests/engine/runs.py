@@ -1,0 +1,56 @@
+"""Short real runs of the embedded default, for tests that look at what a run leaves behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tokencredit.compose import resolve
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.evaluate import Accuracy
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.train import Outcome, train
+
+SMALL: dict[str, Any] = {
+    "steps": 4,
+    "sampling": {"prompts": 6, "group_size": 4},
+    "optimizer": {"steps_per_batch": 2},
+    "evaluation": {"every": 2, "problems": 16, "samples": 2, "final_problems": 16, "final_samples": 2},
+    "save_every": 1,
+    "tokens_every": 1,
+}
+
+
+def small_config(**changes: Any) -> TrainConfig:
+    return resolve([SMALL, changes])
+
+
+class Silent:
+    """A listener that may act after a step."""
+
+    def __init__(self, after: Callable[[int], None] = lambda step: None) -> None:
+        self.after = after
+
+    def began(self, policy: Policy, before: Accuracy) -> None:
+        pass
+
+    def stepped(self, row: dict[str, Any], seconds: float) -> None:
+        self.after(row["step"])
+
+
+def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: int | None = None) -> Outcome:
+    stop = StopRequest()
+
+    def maybe_stop(step: int) -> None:
+        if step == stop_after:
+            stop.number = 2
+
+    return train(config, folder, Silent(maybe_stop), stop, resume=resume)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a run but the clocks."""
+    clocks = {"timing.jsonl", "result.json", "state.json"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in clocks
+    }
