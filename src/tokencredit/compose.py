@@ -27,12 +27,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 def to_toml(config: TrainConfig) -> str:
     """Every field, so that nothing a recipe says can come back in; an unset one is written "none"."""
 
-    def in_words(value: Any) -> Any:
+    def spelled_out(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: in_words(inner) for key, inner in value.items()}
+            return {key: spelled_out(inner) for key, inner in value.items()}
         return "none" if value is None else value
 
-    return tomli_w.dumps(in_words(config.model_dump()))
+    return tomli_w.dumps(spelled_out(config.model_dump()))
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +64,15 @@ def validated(fields: Mapping[str, Any]) -> TrainConfig:
     try:
         return TrainConfig.model_validate(fields)
     except ValidationError as problem:
-        raise ConfigError("\n".join(_in_words(dict(error)) for error in problem.errors())) from None
+        raise in_words(problem) from None
 
 
-def _in_words(error: dict[str, Any]) -> str:
+def in_words(problem: ValidationError) -> ConfigError:
+    """What pydantic found, one line per mistake, as a person would say it."""
+    return ConfigError("\n".join(_one_in_words(dict(error)) for error in problem.errors()))
+
+
+def _one_in_words(error: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         *path, key = error["loc"]

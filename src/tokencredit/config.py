@@ -15,7 +15,7 @@ CountOrZero = Annotated[int, Field(ge=0)]
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -125,6 +125,8 @@ class DeltaCredit(Frozen):
             raise ValueError(f"lam_min is {self.lam_min} and lam_max is {self.lam_max}; lam_min must not be above lam_max")
         if self.score == "own-side" and self.coefficient_map == "symmetric":
             raise ValueError("credit.coefficient_map 'symmetric' needs credit.score 'contrast': own-side distances differ by side")
+        if self.score == "own-side" and self.assignment == "hard":
+            raise ValueError("credit.assignment 'hard' needs credit.score 'contrast': minus a distance is never above 0")
         return self
 
 
@@ -183,7 +185,7 @@ class Recipe(Frozen):
     batching: Annotated[ShuffledBatching | QueryPreservedBatching, Field(discriminator="type")] = ShuffledBatching()
     kl: Kl = Kl()
     filter_groups: bool = False
-    """Dynamic sampling: replace groups whose rewards are all alike."""
+    """Dynamic sampling: replace groups whose scores are all alike."""
     filter_retries: CountOrZero = 4
     """Extra sampling rounds at most while groups are missing."""
 
@@ -260,7 +262,7 @@ class TrainConfig(Recipe):
     task: Annotated[StepsTask | CotAddTask, Field(discriminator="type")] = StepsTask()
     seed: CountOrZero = 0
     """Everything random in the run follows from it."""
-    steps: Count = 60
+    steps: Count = 80
     """Training steps, each one batch of rollouts."""
     sampling: Sampling = Sampling()
     optimizer: Optimizer = Optimizer()

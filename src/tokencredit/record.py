@@ -11,6 +11,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from tokencredit.errors import ConfigError
+
 PACKAGES = ("tokencredit", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "tyro", "rich")
 
 TOKEN_COLUMNS = (
@@ -30,8 +32,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def begin(self, config_toml: str) -> None:
-        (self.path / "tokens").mkdir(parents=True)
-        self.checkpoints.mkdir()
+        try:
+            (self.path / "tokens").mkdir(parents=True)
+            self.checkpoints.mkdir()
+        except OSError as problem:
+            raise ConfigError(f"run folder {self.path} cannot be made: {problem.strerror or problem}") from None
         self._write("config.toml", config_toml)
         self.write_json("env.json", describe_environment())
 

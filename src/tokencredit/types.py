@@ -203,7 +203,7 @@ class StepResult:
     loss: tuple[float, ...]
     gradient_norm: tuple[float, ...]
     silenced_share: tuple[float, ...]
-    """Share of credited tokens whose gradient the objective cut to zero (clipping)."""
+    """Share of credited tokens whose gradient the objective cut to zero (clipping; a KL term in the loss leaves none)."""
     ratio_mean: tuple[float, ...]
 
     def __post_init__(self) -> None:

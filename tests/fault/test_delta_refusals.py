@@ -53,6 +53,7 @@ def log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
         ({"gamma_scale": 0.0}, r"holds 0\.0; a temperature must be above 0"),
         ({"gamma_scale": float("nan")}, r"holds nan; a temperature must be above 0"),
         ({"score": "own-side", "coefficient_map": "symmetric"}, r"'symmetric' needs score 'contrast'"),
+        ({"score": "own-side", "assignment": "hard"}, r"'hard' needs score 'contrast'"),
     ],
 )
 def test_settings(evidence: dict[str, Any], knobs: dict[str, Any], words: str) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from pydantic import ValidationError
 
-from tokencredit.compose import CHOICES, read_toml, resolve
+from tokencredit.compose import CHOICES, in_words, read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
@@ -68,9 +69,13 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     if late:
         raise ConfigError(f"{late[0]} comes after a flag; write config files first: {USAGE}")
     config = resolve([*(read_toml(Path(name)) for name in arguments[:files]), chosen_types(flags)])
-    return tyro.cli(
-        tyro.conf.AvoidSubcommands[TrainOptions],
-        default=TrainOptions(config=config),
-        args=list(flags),
-        prog=USAGE.split(" [")[0],
-    )
+    try:
+        return tyro.cli(
+            tyro.conf.AvoidSubcommands[TrainOptions],
+            default=TrainOptions(config=config),
+            args=list(flags),
+            prog=USAGE.split(" [")[0],
+        )
+    except ValidationError as problem:
+        # tyro words the mistakes of one field itself; rules over several fields come out here.
+        raise in_words(problem) from None

@@ -49,5 +49,5 @@ def _train(options: TrainOptions, folder: Path) -> int:
     if outcome.interrupted:
         print(f"Stopped. Continue with: tokencredit train --resume {folder}")
         return stop.exit_code
-    print_summary(outcome.result, folder, showcase(options.config, outcome.policy, outcome.task))
+    print_summary(outcome.result, folder, showcase(options.config, outcome.policy, outcome.task, outcome.state))
     return EXIT_OK

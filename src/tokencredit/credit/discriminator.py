@@ -59,6 +59,8 @@ class DeltaOptions(NamedTuple):
                 raise ValueError(f"gamma_scale or fixed_temperature holds {gamma}; a temperature must be above 0 and finite")
         if self.score == "own-side" and self.coefficient_map == "symmetric":
             raise ValueError("coefficient_map 'symmetric' needs score 'contrast': the distance to the own side differs by side")
+        if self.score == "own-side" and self.assignment == "hard":
+            raise ValueError("assignment 'hard' needs score 'contrast': minus a distance is never above 0")
 
 
 class ScopeResult(NamedTuple):

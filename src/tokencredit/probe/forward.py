@@ -4,8 +4,8 @@ A row is laid out as [left padding | prompt | response | right padding]. Causal 
 left padding needs a mask, and rows with prompts of one length need none.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -71,6 +71,17 @@ def lm_head(model: PreTrainedModel) -> torch.nn.Module:
     return head
 
 
+@contextmanager
+def watching_head(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Collect what the LM head is given: hidden states without asking the model for those of every layer."""
+    seen: list[Tensor] = []
+    handle = lm_head(model).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
 def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
     """The model's own forward (any logit scale or soft-cap included), the head applied to response positions only."""
     prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
@@ -79,12 +90,8 @@ def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], to
     if prompt_attention is not None:
         attention = torch.cat([prompt_attention, torch.ones_like(tokens[:, :-1])], 1)
         inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
-    seen: list[Tensor] = []
-    handle = lm_head(model).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    try:
+    with watching_head(model) as seen:
         logits = model(**inputs).logits
-    finally:
-        handle.remove()
     return ResponseLogits(logits, seen[0])
 
 

@@ -12,6 +12,7 @@ from tokencredit.build import build_advantage, build_credit, build_objective, bu
 from tokencredit.config import TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.local.policy import Policy
+from tokencredit.errors import ConfigError
 from tokencredit.objective import kl_estimate
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, lm_head, row_cost
 from tokencredit.shape import kl_penalty
@@ -48,14 +49,18 @@ class Pipeline:
         scoring = self.config.scoring
         return scoring == "pass" or (scoring == "auto" and self.config.dtype == "bfloat16")
 
-    def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts) -> TokenEvidence:
-        """The one pass before the update: log-prob, entropy, and whatever else the credit method asked for."""
+    @property
+    def keeps_hidden(self) -> bool:
+        return "hidden" in self.credit.needs
+
+    def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts, *, keep_hidden: bool) -> TokenEvidence:
+        """Log-prob, entropy, and hidden states where asked for, in one pass."""
         return gather_evidence(
             model,
             rollouts,
             temperature=self.config.sampling.temperature,
             max_tokens=self.config.optimizer.max_tokens,
-            keep_hidden="hidden" in self.credit.needs,
+            keep_hidden=keep_hidden,
             dtype=self.config.dtype,
         )
 
@@ -108,6 +113,11 @@ class Pipeline:
             reference_logp=reference_logp,
         )
         return CreditedBatch(credited, StageState(compared.state, assigned.state))
+
+    def check_budget(self, rollouts: Rollouts) -> None:
+        longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens
+        if longest > budget:
+            raise ConfigError(f"optimizer.max_tokens is {budget} but a response with its prompt takes {longest} tokens; give at least that")
 
     def plan(self, rollouts: Rollouts, *, seed: int) -> StepPlan:
         """Dynamic sampling may come back with fewer groups than asked; then there are fewer optimizer steps, never empty ones."""

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from tokencredit.engine.local.policy import Policy
 from tokencredit.kernels import at_least_float32, entropy_of
-from tokencredit.probe.forward import TokenEvidence, lm_head, pad_prompts, precision
+from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.types import Rollouts
 
 
@@ -22,7 +22,6 @@ class _Decoder:
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], copies: int, dtype: str) -> None:
         self.policy, self.dtype = policy, dtype
-        self._hook = lm_head(policy.model).register_forward_pre_hook(self._remember)
         ids, attention = pad_prompts(prompts, policy.device)
         self.cache = DynamicCache(config=policy.model.config)
         inputs: dict[str, Any] = {"input_ids": ids}
@@ -35,14 +34,10 @@ class _Decoder:
         self.attention = None if attention is None else attention.repeat_interleave(copies, 0)
 
     def _forward(self, inputs: dict[str, Any]) -> Tensor:
-        with precision(self.policy.model, self.dtype):
-            return self.policy.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
-
-    def _remember(self, _: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
-        self.hidden = at_least_float32(given[0][:, -1])
-
-    def close(self) -> None:
-        self._hook.remove()
+        with precision(self.policy.model, self.dtype), watching_head(self.policy.model) as seen:
+            logits = self.policy.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        self.hidden = at_least_float32(seen[0][:, -1])
+        return logits
 
     def append(self, tokens: Tensor) -> None:
         inputs: dict[str, Any] = {"input_ids": tokens[:, None]}
@@ -107,7 +102,6 @@ def sample(
             decoder.keep(going_on)
             writing, drawn = writing[going_on], drawn[going_on]
         decoder.append(drawn)
-    decoder.close()
     width = int(mask.any(0).sum())
     rollouts = Rollouts(
         prompts=tuple(tuple(prompt) for prompt in prompts for _ in range(group_size)),

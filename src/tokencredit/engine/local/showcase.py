@@ -18,8 +18,13 @@ class ShownResponse(NamedTuple):
     score: float
 
 
-def showcase(config: TrainConfig, policy: Policy, task: Task, *, pairs: int = 3, problems: int = 64) -> list[ShownResponse]:
-    """One right and one wrong response of up to `pairs` problems that have both; empty when none has."""
+def showcase(
+    config: TrainConfig, policy: Policy, task: Task, state: StageState, *, pairs: int = 3, problems: int = 64
+) -> list[ShownResponse]:
+    """One right and one wrong response of up to `pairs` problems that have both; empty when none has.
+
+    Rewards are shaped without a KL penalty: the reference is not at hand any more.
+    """
     asked = task.problems(problems, split="held-out", seed=derive_seed(config.seed, "showcase"))
     rollouts = sample(
         policy,
@@ -32,9 +37,9 @@ def showcase(config: TrainConfig, policy: Policy, task: Task, *, pairs: int = 3,
     ).rollouts
     score = grade_rollouts(policy, task, asked, rollouts)
     pipeline = Pipeline(config)
-    evidence = pipeline.score_tokens(policy.model, rollouts)
+    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None)
-    credited = pipeline.credit_tokens(policy, scored, evidence, None, StageState(), seed=config.seed).credited
+    credited = pipeline.credit_tokens(policy, scored, evidence, None, state, seed=config.seed).credited
     shown: list[ShownResponse] = []
     for group, problem in enumerate(asked):
         rows = (rollouts.group == group).nonzero()[:, 0].tolist()

@@ -40,6 +40,7 @@ class Listener(Protocol):
 class Outcome(NamedTuple):
     policy: Policy
     task: Task
+    state: StageState
     result: dict[str, Any]
     interrupted: bool
 
@@ -98,12 +99,17 @@ class Trainer:
     def step(self, number: int, state: StageState, watch: Stopwatch) -> "FinishedStep":
         """One training step: a batch of rollouts and the optimizer steps taken on it."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
-        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden="hidden" in pipeline.credit.needs)
+        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden)
         if not batch.problems:
             return FinishedStep(batch.rollouts_used, state, None)
+        pipeline.check_budget(batch.rollouts)
         with watch.stage("score"):
-            evidence = pipeline.score_tokens(policy.model, batch.rollouts) if pipeline.scores_in_a_pass else batch.evidence
-            reference = None if self.reference is None else pipeline.score_tokens(self.reference.model, batch.rollouts).logp
+            evidence = batch.evidence
+            if pipeline.scores_in_a_pass:
+                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden)
+            reference = None
+            if self.reference is not None:
+                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
         with watch.stage("credit"):
             scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference)
             credited, state = pipeline.credit_tokens(
@@ -180,7 +186,7 @@ class Trainer:
                 )
                 save_checkpoint(self.policy, self.optimizer, progress, self.last)
             if interrupted:
-                return Outcome(self.policy, self.task, {}, interrupted=True)
+                return Outcome(self.policy, self.task, state, {}, interrupted=True)
         with watch.stage("evaluate"):
             after = self.evaluate(final=True)
         if after.sampled > best_accuracy or best_step == 0:
@@ -197,7 +203,7 @@ class Trainer:
             "seconds": watch.seconds,
         }
         folder.write_json("result.json", result)
-        return Outcome(self.policy, self.task, result, interrupted=False)
+        return Outcome(self.policy, self.task, state, result, interrupted=False)
 
 
 class TrainedBatch(NamedTuple):
