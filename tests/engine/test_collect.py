@@ -1,0 +1,114 @@
+"""Dynamic sampling: only groups with a spread, bounded rounds, every rollout counted, and an honest end when there is none."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.runs import small_config
+from tiny import tiny_policy
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.collect import GradedBatch, collect
+from tokencredit.engine.local.grade import response_text
+from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.train import Trainer
+from tokencredit.masked import group_statistics
+from tokencredit.record import RunFolder
+from tokencredit.tasks import Problem, Steps
+
+
+@dataclass(frozen=True)
+class Picky(Steps):
+    """Right iff the response starts with a character above `bar`: a random policy gives mixed, dead and ungraded groups."""
+
+    bar: str = "5"
+
+    def grade(self, problem: Problem, response: str) -> float:
+        if response.startswith("0"):
+            return float("nan")
+        return float(response[:1] > self.bar)
+
+
+def collected(config: TrainConfig, task: Steps) -> GradedBatch:
+    return collect(tiny_policy(torch.float32), task, config, step=3, watch=Stopwatch(), keep_hidden=True)
+
+
+def filtered(**changes: object) -> TrainConfig:
+    return small_config(filter_groups=True, sampling={"prompts": 6, "group_size": 3, "max_new_tokens": 6}, **changes)
+
+
+def test_without_the_filter_every_group_is_kept() -> None:
+    batch = collected(small_config(sampling={"prompts": 6, "group_size": 3, "max_new_tokens": 6}), Picky())
+    assert len(batch.problems) == 6
+    assert batch.rollouts_used == 18
+    assert (group_statistics(batch.score, batch.rollouts.group).std == 0).any()
+
+
+def test_kept_groups_differ_inside_and_rows_still_answer_their_prompts() -> None:
+    task, policy = Picky(), tiny_policy(torch.float32)
+    batch = collected(filtered(filter_retries=8), task)
+    assert len(batch.problems) == 6
+    assert batch.rollouts_used > 18
+    assert (group_statistics(batch.score, batch.rollouts.group).std > 0).all()
+    assert sorted(set(batch.rollouts.group.tolist())) == list(range(6))
+    for row, group in enumerate(batch.rollouts.group.tolist()):
+        problem = batch.problems[group]
+        assert list(batch.rollouts.prompts[row]) == policy.encode(problem.prompt)
+        expected = task.grade(problem, response_text(policy, batch.rollouts, row))
+        assert float(batch.score[row]) == pytest.approx(expected, nan_ok=True)
+    inside = batch.rollouts.mask
+    torch.testing.assert_close(batch.evidence.logp[inside], batch.rollouts.behavior_logp[inside])
+    assert batch.evidence.hidden is not None
+    assert batch.evidence.hidden.shape[:2] == inside.shape
+
+
+def test_rounds_are_bounded_and_ask_only_for_what_is_missing() -> None:
+    none, one = (collected(filtered(filter_retries=retries), Picky()) for retries in (0, 1))
+    found_at_once = len(none.problems)
+    assert 0 < found_at_once < 6
+    assert none.rollouts_used == 18
+    assert one.rollouts_used == 18 + 3 * (6 - found_at_once)
+    assert len(one.problems) >= found_at_once
+    assert one.problems[:found_at_once] == none.problems
+
+
+def test_a_batch_without_any_spread_makes_no_update(tmp_path: Path) -> None:
+    config = filtered(filter_retries=2)
+    trainer = Trainer(config, RunFolder(tmp_path / "run"))
+    trainer.folder.begin("")
+    trainer.task = Picky(bar="z")
+    before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
+    finished = trainer.step(0, StageState(), Stopwatch())
+    assert finished.trained is None
+    assert finished.rollouts_used == 3 * 18
+    assert all(torch.equal(value, before[name]) for name, value in trainer.policy.model.state_dict().items())
+
+
+def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> None:
+    config = filtered(filter_retries=0, batching={"type": "query-preserved"}, optimizer={"steps_per_batch": 6})
+    trainer = Trainer(config, RunFolder(tmp_path / "run"))
+    trainer.folder.begin("")
+    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
+    finished = trainer.step(3, StageState(), Stopwatch())
+    assert finished.trained is not None
+    groups = len(set(finished.trained.credited.rollouts.group.tolist()))
+    assert groups < 6
+    assert [step.prompts for step in finished.trained.plan.steps] == [1] * groups
+
+
+def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> None:
+    from tokencredit.engine.local.metrics import step_metrics
+
+    config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
+    trainer = Trainer(config, RunFolder(tmp_path / "run"))
+    trainer.folder.begin("")
+    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
+    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    assert trained is not None
+    ungraded = trained.credited.scored.score.isnan()
+    assert ungraded.any()
+    assert not trained.credited.credit[ungraded].any()
+    assert trained.credited.credit[~ungraded].any()
+    assert step_metrics(trained.credited, trained.plan, trained.result)["ungraded"] == int(ungraded.sum())
