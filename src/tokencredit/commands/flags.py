@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.compose import CHOICES, in_words, read_toml, resolve
+from tokencredit.choices import CHOICES
+from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import in_words
 
 USAGE = "tokencredit train [CONFIG.toml ...] [OPTIONS]"
 

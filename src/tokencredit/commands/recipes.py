@@ -7,7 +7,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokencredit.compose import STAGES
+from tokencredit.choices import STAGES
 from tokencredit.config import Frozen, Recipe
 from tokencredit.errors import EXIT_OK
 from tokencredit.recipes import RECIPES

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import mean_divergence
 from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Credited, StepPlan, StepResult
@@ -14,6 +13,12 @@ from tokencredit.types import Credited, StepPlan, StepResult
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def sampler_mismatch(credited: Credited) -> float:
+    """How far scoring and sampling disagree: mean |old log-prob - behaviour log-prob|."""
+    rollouts = credited.rollouts
+    return float(masked_mean((credited.old_logp - rollouts.behavior_logp.to(credited.old_logp.dtype)).abs(), rollouts.loss_mask))
 
 
 def step_metrics(credited: Credited, plan: StepPlan, result: StepResult) -> dict[str, float]:
@@ -29,7 +34,7 @@ def step_metrics(credited: Credited, plan: StepPlan, result: StepResult) -> dict
         "cut_off": float((~rollouts.finished).double().mean()),
         "ungraded": int((~graded).sum()),
         "unscored_tokens": int((rollouts.mask & ~rollouts.loss_mask).sum()),
-        "sampler_mismatch": mean_divergence(credited),
+        "sampler_mismatch": sampler_mismatch(credited),
         "loss": _mean(result.loss),
         "gradient_norm": _mean(result.gradient_norm),
         "silenced_share": _mean(result.silenced_share),

@@ -9,7 +9,7 @@ from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
-from tokencredit.masked import masked_mean, masked_sum
+from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs, token_weight
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.probe.forward import precision, response_extent, response_logits
@@ -139,9 +139,3 @@ def run_plan(
         ratios.append(gradient.ratio_mean)
     policy.model.eval()
     return StepResult(loss=tuple(losses), gradient_norm=tuple(norms), silenced_share=tuple(silenced), ratio_mean=tuple(ratios))
-
-
-def mean_divergence(credited: Credited) -> float:
-    """How far the scoring pass and the sampler disagree: mean |old log-prob - behaviour log-prob|."""
-    rollouts = credited.rollouts
-    return float(masked_mean((credited.old_logp - rollouts.behavior_logp.to(credited.old_logp.dtype)).abs(), rollouts.loss_mask))

@@ -1,0 +1,42 @@
+"""What pydantic found wrong with a configuration, said as a person would."""
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tokencredit.choices import CHOICES
+from tokencredit.config import TrainConfig
+from tokencredit.errors import ConfigError
+from tokencredit.nearest import nearest
+
+
+def in_words(problem: ValidationError) -> ConfigError:
+    """One line per mistake."""
+    return ConfigError("\n".join(_line(dict(error)) for error in problem.errors()))
+
+
+def _line(error: dict[str, Any]) -> str:
+    location: tuple[Any, ...] = error["loc"]
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "union_tag_invalid":
+        return f"{_written(location)}.type is {error['ctx']['tag']!r}; it must be one of {error['ctx']['expected_tags']}"
+    if error["type"] == "extra_forbidden":
+        return f"{_written(location)} is not a setting; {nearest(str(location[-1]), _settings_beside(location))}"
+    return f"{_written(location)} is {error['input']!r}: {error['msg']}"
+
+
+def _written(location: tuple[Any, ...]) -> str:
+    """credit.lam_min: as in a file, without the name of the chosen type that pydantic puts between."""
+    field, *rest = location
+    if rest and rest[0] in CHOICES.get(field, {}):
+        rest = rest[1:]
+    return ".".join(str(part) for part in (field, *rest))
+
+
+def _settings_beside(location: tuple[Any, ...]) -> list[str]:
+    """What could have been written in the table where an unknown key was."""
+    if len(location) == 1:
+        return list(TrainConfig.model_fields)
+    chosen = CHOICES.get(location[0], {}).get(location[1]) or TrainConfig.model_fields[location[0]].annotation
+    return list(chosen.model_fields) if isinstance(chosen, type) and issubclass(chosen, BaseModel) else []
