@@ -92,8 +92,7 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownRes
         console.print("Every held-out group sampled now is all right or all wrong, so no token would receive credit.")
         return
     console.print("\nHeld-out responses of the trained policy, coloured by the credit each character would receive:")
-    credits = [value for response in shown for value in response.credit]
     for response in shown:
         verdict = "right" if response.score >= 1 else "wrong"
-        console.print(credit_line(response.prompt, response.pieces, response.credit, credits, verdict), soft_wrap=True, highlight=False)
-    console.print(credit_legend(credits), highlight=False)
+        console.print(credit_line(response.prompt, response.pieces, response.credit, verdict), soft_wrap=True, highlight=False)
+    console.print(credit_legend(), soft_wrap=True, highlight=False)

@@ -1,42 +1,39 @@
-"""Tokens in colour: blue where credit is positive, orange where negative, stronger where there is more of it."""
+"""Tokens in colour: blue where credit is positive, orange where negative, stronger where a response's token got more."""
 
 from collections.abc import Sequence
 
 from rich.text import Text
 
-BLUE, ORANGE = (40, 110, 220), (225, 115, 20)
-WHITE = (255, 255, 255)
+BLUE, ORANGE, WHITE = (40, 110, 220), (225, 115, 20), (255, 255, 255)
+FAINT = 0.2
 
 
-def _shade(credit: float, credits: Sequence[float]) -> str:
-    """Background between white and the sign's colour, by where |credit| lies among the shown ones of its sign."""
+def _shade(credit: float, weakest: float, strongest: float) -> str:
+    """Background between white and the sign's colour, by where |credit| lies between the two."""
     if credit == 0:
         return "default"
-    peers = [abs(value) for value in credits if value * credit > 0]
-    low, high = min(peers), max(peers)
-    strength = 0.25 + 0.75 * ((abs(credit) - low) / (high - low) if high > low else 0.5)
+    place = (abs(credit) - weakest) / (strongest - weakest) if strongest > weakest else 0.5
+    strength = FAINT + (1 - FAINT) * place
     target = BLUE if credit > 0 else ORANGE
     red, green, blue = (round(white + (end - white) * strength) for white, end in zip(WHITE, target, strict=True))
-    ink = "white" if strength > 0.6 else "black"
+    ink = "white" if strength > 0.75 else "black"
     return f"{ink} on rgb({red},{green},{blue})"
 
 
-def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], credits: Sequence[float], verdict: str) -> Text:
-    """One response; `credits` are all credits shown together, so that shades compare across lines."""
+def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], verdict: str) -> Text:
+    """One response, shaded by its own tokens: between responses the numbers at the end compare."""
+    sizes = [abs(value) for value in credit] or [0.0]
     line = Text(f"  {verdict:<6}{prompt} ")
     for piece, value in zip(pieces, credit, strict=True):
-        line.append(piece.replace("\n", "\\n"), style=_shade(value, credits))
-    average = sum(credit) / max(1, len(credit))
-    line.append(f"   mean {average:+.2f}, from {min(credit, default=0.0):+.2f} to {max(credit, default=0.0):+.2f}", style="dim")
+        line.append(piece.replace("\n", "\\n"), style=_shade(value, min(sizes), max(sizes)))
+    line.append(f"   from {min(credit, default=0.0):+.2f} to {max(credit, default=0.0):+.2f}", style="dim")
     return line
 
 
-def credit_legend(credits: Sequence[float]) -> Text:
+def credit_legend() -> Text:
     line = Text("  ")
-    for sign, label in ((1, "reinforced"), (-1, "discouraged")):
-        values = sorted((value for value in credits if value * sign > 0), key=abs)
-        if values:
-            line.append(f" {values[0]:+.2f} ", style=_shade(values[0], credits))
-            line.append(f" {values[-1]:+.2f} ", style=_shade(values[-1], credits))
-            line.append(f" {label}   ")
-    return line
+    for sign, label in ((1.0, "reinforced"), (-1.0, "discouraged")):
+        for size, word in ((1.0, "less"), (2.0, "more")):
+            line.append(f" {word} ", style=_shade(sign * size, 1.0, 2.0))
+        line.append(f" {label}   ")
+    return line.append("(than other tokens of the same response)", style="dim")
