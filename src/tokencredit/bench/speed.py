@@ -83,8 +83,8 @@ def measure_trl(config: TrainConfig, python: Path) -> list[float]:
 
 
 def delta_share(dapo: Measured, delta: Measured) -> float:
-    """What DelTA adds to a step, as a share of the step: its statistics, and keeping hidden states while scoring."""
-    added = (delta.stage("credit") - dapo.stage("credit")) + max(0.0, delta.stage("score") - dapo.stage("score"))
+    """What DelTA adds to a step, as a share of it: its statistics, and keeping hidden states while sampling or scoring."""
+    added = sum(delta.stage(name) - dapo.stage(name) for name in ("credit", "sample", "score"))
     return added / delta.step
 
 
