@@ -1,13 +1,13 @@
 """Seconds per stage, tokens per second, what DelTA adds to a step, and TRL's trainer beside ours in one run.
 
-Everything alternates (dapo, delta, TRL, dapo, delta, TRL, ...), so a slow spell of the machine falls on all of them,
-and what is reported are ratios of medians.
+dapo and delta take a step each in turn, and TRL runs after them in every repeat, so a slow spell of the machine falls on
+all of them; what is reported are ratios of medians.
 """
 
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -46,21 +46,23 @@ def bench_config(recipe: str, *, steps: int, seed: int, device: str) -> TrainCon
     return resolve([{"recipe": recipe, "seed": seed, "steps": steps + WARM_UP, "tokens_every": 0, "device": device}])
 
 
-def measure_ours(config: TrainConfig) -> Measured:
-    seconds: list[dict[str, float]] = []
-    tokens: list[int] = []
+def measure_ours(configs: Mapping[str, TrainConfig]) -> dict[str, Measured]:
+    """Train several configurations at once, one training step of each in turn."""
+    measured = {name: Measured([], []) for name in configs}
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = Trainer(config, RunFolder(Path(scratch) / "run"))
-        trainer.folder.begin(to_toml(config))
-        state = StageState()
-        for number in range(config.steps):
-            watch = Stopwatch()
-            finished = trainer.step(number, state, watch)
-            state = finished.state
-            if number >= WARM_UP and finished.trained is not None:
-                seconds.append(watch.seconds)
-                tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
-    return Measured(seconds, tokens)
+        trainers = {name: Trainer(config, RunFolder(Path(scratch) / name)) for name, config in configs.items()}
+        states = dict.fromkeys(configs, StageState())
+        for name, trainer in trainers.items():
+            trainer.folder.begin(to_toml(configs[name]))
+        for number in range(max(config.steps for config in configs.values())):
+            for name, trainer in trainers.items():
+                watch = Stopwatch()
+                finished = trainer.step(number, states[name], watch)
+                states[name] = finished.state
+                if number >= WARM_UP and finished.trained is not None:
+                    measured[name].seconds.append(watch.seconds)
+                    measured[name].tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
+    return measured
 
 
 def measure_trl(config: TrainConfig, python: Path) -> list[float]:
@@ -98,11 +100,9 @@ def run_speed(
     shares: list[float] = []
     ratios: list[float] = []
     for repeat in range(repeats):
-        fresh: dict[str, Measured] = {}
-        for name in OURS:
-            report(f"repeat {repeat + 1}/{repeats}: {name}")
-            fresh[name] = measure_ours(bench_config(name, steps=steps, seed=seed + repeat, device=device))
-            ours[name] = Measured(ours[name].seconds + fresh[name].seconds, ours[name].tokens + fresh[name].tokens)
+        report(f"repeat {repeat + 1}/{repeats}: {' and '.join(OURS)}, a step of each in turn")
+        fresh = measure_ours({name: bench_config(name, steps=steps, seed=seed + repeat, device=device) for name in OURS})
+        ours = {name: Measured(ours[name].seconds + fresh[name].seconds, ours[name].tokens + fresh[name].tokens) for name in OURS}
         shares.append(delta_share(fresh["dapo"], fresh["delta"]))
         if trl_python is not None:
             report(f"repeat {repeat + 1}/{repeats}: TRL")
