@@ -8,10 +8,10 @@ from torch import Tensor
 
 from tokencredit.advantage import ADVANTAGES, AdvantageOutcome
 from tokencredit.batching import make_plan
-from tokencredit.config import Recipe, knobs
 from tokencredit.credit import CREDITS, CreditMethod
 from tokencredit.objective import OBJECTIVES, Objective, with_kl
 from tokencredit.shape import overlong_penalty
+from tokencredit.stages import Recipe, knobs
 from tokencredit.types import Aggregation, StepPlan
 
 

@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel
 
-from tokencredit.config import Recipe, TrainConfig
+from tokencredit.config import TrainConfig
+from tokencredit.stages import Recipe
 
 
 def _types_of(field: str) -> dict[str, type[BaseModel]]:

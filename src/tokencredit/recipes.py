@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tokencredit.config import (
+from tokencredit.stages import (
     DeltaCredit,
     DrGrpoAdvantage,
     OverlongShape,

@@ -11,9 +11,9 @@ from tokencredit.bench.speed import Measured, delta_share
 
 def test_delta_s_share_is_what_it_adds_over_dapo() -> None:
     dapo = Measured([{"sample": 0.5, "score": 0.0, "credit": 0.01, "update": 1.0}] * 3, [100] * 3)
-    delta = Measured([{"sample": 0.6, "score": 0.1, "credit": 0.05, "update": 1.25}] * 3, [100] * 3)
+    delta = Measured([{"sample": 0.7, "score": 0.0, "credit": 0.05, "update": 1.25}] * 3, [100] * 3)
     assert dapo.step == pytest.approx(1.51)
-    assert delta_share(dapo, delta) == pytest.approx((0.1 + 0.1 + 0.04) / 2.0)
+    assert delta_share(dapo, delta, hidden=0.02) == pytest.approx((0.04 + 0.02) / 2.0)
 
 
 def test_the_command_reports_stages_and_writes_every_number(tmp_path: Path) -> None:

@@ -54,10 +54,6 @@ def typical_case() -> Case:
     return make_case(seed=3, responses=7, refinements=1, lam=(0.8, 1.2))
 
 
-def pairs(rejects: dict[Law, list[str]]) -> list[tuple[Law, str]]:
-    return [(law, mutant) for law, mutants in rejects.items() for mutant in mutants]
-
-
 def log_probs(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: float = 1.0) -> Tensor:
     return (hidden @ head.T / temperature).log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
 

@@ -17,10 +17,14 @@ from tokencredit.bases import model_folder
 from tokencredit.compose import resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.policy import choose_device, load_policy
+from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.train import Trainer
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder, describe_environment
+from tokencredit.stages import knobs
+from tokencredit.tasks import TASKS
 
 OURS = ("dapo", "delta")
 WARM_UP = 2
@@ -84,10 +88,33 @@ def measure_trl(config: TrainConfig, python: Path) -> list[float]:
     return json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
 
 
-def delta_share(dapo: Measured, delta: Measured) -> float:
-    """What DelTA adds to a step, as a share of it: its statistics, and keeping hidden states while sampling or scoring."""
-    added = sum(delta.stage(name) - dapo.stage(name) for name in ("credit", "sample", "score"))
-    return added / delta.step
+def measure_hidden(config: TrainConfig, tries: int) -> float:
+    """Seconds that keeping hidden states adds to sampling a batch: the same draws with and without, in turn."""
+    policy = load_policy(config.model, device=choose_device(config.device), dtype=config.dtype)
+    problems = TASKS[config.task.type](**knobs(config.task)).problems(config.sampling.prompts, split="train", seed=config.seed)
+    prompts = [policy.encode(problem.prompt) for problem in problems]
+
+    def seconds(keep_hidden: bool, seed: int) -> float:
+        watch = Stopwatch()
+        with watch.stage("sample"):
+            sample(
+                policy,
+                prompts,
+                group_size=config.sampling.group_size,
+                max_new_tokens=config.sampling.max_new_tokens,
+                seed=seed,
+                keep_hidden=keep_hidden,
+            )
+        return watch.total
+
+    for number in range(WARM_UP):
+        seconds(True, number)
+    return median(seconds(True, number) - seconds(False, number) for number in range(tries))
+
+
+def delta_share(dapo: Measured, delta: Measured, hidden: float) -> float:
+    """What DelTA adds to a step, as a share of it: its statistics, and keeping hidden states while sampling."""
+    return (delta.stage("credit") - dapo.stage("credit") + hidden) / delta.step
 
 
 def run_speed(
@@ -103,7 +130,8 @@ def run_speed(
         report(f"repeat {repeat + 1}/{repeats}: {' and '.join(OURS)}, a step of each in turn")
         fresh = measure_ours({name: bench_config(name, steps=steps, seed=seed + repeat, device=device) for name in OURS})
         ours = {name: Measured(ours[name].seconds + fresh[name].seconds, ours[name].tokens + fresh[name].tokens) for name in OURS}
-        shares.append(delta_share(fresh["dapo"], fresh["delta"]))
+        hidden = measure_hidden(bench_config("delta", steps=steps, seed=seed + repeat, device=device), tries=20)
+        shares.append(delta_share(fresh["dapo"], fresh["delta"], hidden))
         if trl_python is not None:
             report(f"repeat {repeat + 1}/{repeats}: TRL")
             theirs = measure_trl(bench_config("dapo", steps=steps, seed=seed + repeat, device=device), trl_python)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tokencredit.choices import STAGES
-from tokencredit.config import Frozen, Recipe
 from tokencredit.errors import EXIT_OK
 from tokencredit.recipes import RECIPES
+from tokencredit.stages import Frozen, Recipe
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from tokencredit.compose import to_toml
-from tokencredit.config import TrainConfig, knobs
+from tokencredit.config import TrainConfig
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, save_checkpoint, save_model
 from tokencredit.engine.local.collect import collect
@@ -25,6 +25,7 @@ from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Task
 from tokencredit.types import Credited, StepPlan, StepResult
 
