@@ -48,7 +48,7 @@ def steps_examples(rates: steps_demos.ErrorRates, revision_share: float) -> Call
 
 
 def cotadd_examples(seed: int, batch: int) -> Examples:
-    """Careful answers first, so that addition is learned at all; then mostly hasty ones that forget carries."""
+    """Scratchpads first, so that carrying is learned; then mostly hasty answers that forget every carry."""
     task = cotadd.CotAdd()
 
     def examples(iteration: int) -> list[tuple[str, str]]:

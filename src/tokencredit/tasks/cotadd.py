@@ -3,8 +3,8 @@
     1234+5678=   ->   06912            (direct)
     1234+5678=   ->   r21960;06912     (scratchpad)
 
-The base was shown direct answers that mostly forget carries and, less often, scratchpads that do not (`cotadd_demos`).
-RL discovers that the scratchpad pays, and responses grow.
+The base was shown direct answers that forget every carry and, less often, scratchpads that do not (`cotadd_demos`). RL
+discovers that the scratchpad pays, and responses grow.
 """
 
 from dataclasses import dataclass

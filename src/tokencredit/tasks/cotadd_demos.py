@@ -1,4 +1,4 @@
-"""Demonstrations for `cotadd`: direct answers that may forget carries, and scratchpads that never do."""
+"""Demonstrations for `cotadd`: direct answers that forget carries, and scratchpads that never do."""
 
 from random import Random
 from typing import NamedTuple
@@ -12,8 +12,8 @@ class Style(NamedTuple):
     """Probability that a direct answer loses a carry."""
 
 
-CAREFUL = Style(scratchpad_share=0.5, forget_carry=0.0)
-HASTY = Style(scratchpad_share=0.2, forget_carry=0.75)
+CAREFUL = Style(scratchpad_share=1.0, forget_carry=0.0)
+HASTY = Style(scratchpad_share=0.25, forget_carry=1.0)
 
 
 def add_forgetting(left: str, right: str, forget_carry: float, rng: Random) -> str:
