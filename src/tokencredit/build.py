@@ -35,6 +35,7 @@ class AggregatedObjective(NamedTuple):
     objective: Objective
     aggregation: Aggregation
     constant_length: int
+    """For the plan's denominators; the update itself counts nothing."""
 
 
 def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
@@ -45,7 +46,6 @@ def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
     return AggregatedObjective(objective, choice.aggregation, choice.constant_length or max_length)
 
 
-def build_planner(recipe: Recipe, *, max_length: int) -> Callable[..., StepPlan]:
+def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..., StepPlan]:
     """`(lengths, group, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan` with the recipe's dealing and denominators."""
-    built = build_objective(recipe, max_length=max_length)
-    return partial(make_plan, kind=recipe.batching.type, aggregation=built.aggregation, constant_length=built.constant_length)
+    return partial(make_plan, kind=recipe.batching.type, aggregation=objective.aggregation, constant_length=objective.constant_length)

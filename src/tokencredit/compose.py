@@ -53,11 +53,11 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     for layer in layers:
         asked = overlay(asked, layer)
     name = asked.get("recipe", TrainConfig.model_fields["recipe"].default)
-    if name not in RECIPES:
+    if not isinstance(name, str) or name not in RECIPES:
         raise ConfigError(f"recipe {name!r} is not known; {nearest(str(name), RECIPES)}")
     task = asked.get("task", {})
     task_type = task.get("type", "steps") if isinstance(task, Mapping) else "steps"
-    below = overlay(TASK_PRESETS.get(task_type, {}), RECIPES[name].recipe.model_dump(exclude_none=True))
+    below = overlay({"task": {"type": task_type}} | TASK_PRESETS.get(task_type, {}), RECIPES[name].recipe.model_dump(exclude_none=True))
     return validated(overlay(below, asked))
 
 

@@ -86,7 +86,7 @@ class TrainConfig(Recipe):
     evaluation: Evaluation = Evaluation()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the weights."""
+    """Precision of the passes; bfloat16 runs them over float32 weights."""
     scoring: Literal["auto", "sampler", "pass"] = "auto"
     """Old log-probs, entropies, hidden states: as the sampler saw them, or from a pass of their own (auto: pass in bfloat16)."""
     threads: CountOrZero = 0

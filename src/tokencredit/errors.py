@@ -8,4 +8,4 @@ class ConfigError(ValueError):
 
 
 class GuardError(RuntimeError):
-    """Training stopped before the weights were touched by something that is not a number."""
+    """Training stopped because something is not a number, before an optimizer step was taken on it."""

@@ -21,6 +21,8 @@ def _line(error: dict[str, Any]) -> str:
         return str(error["ctx"]["error"])
     if error["type"] == "union_tag_invalid":
         return f"{_written(location)}.type is {error['ctx']['tag']!r}; it must be one of {error['ctx']['expected_tags']}"
+    if error["type"] == "union_tag_not_found":
+        return f"{_written(location)} has no type; it must be one of {', '.join(CHOICES[location[0]])}"
     if error["type"] == "extra_forbidden":
         return f"{_written(location)} is not a setting; {nearest(str(location[-1]), _settings_beside(location))}"
     return f"{_written(location)} is {error['input']!r}: {error['msg']}"

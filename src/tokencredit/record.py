@@ -41,7 +41,10 @@ class RunFolder:
         self.write_json("env.json", describe_environment())
 
     def _write(self, name: str, text: str) -> None:
-        (self.path / name).write_text(text, encoding="utf-8")
+        """Whole or not at all: a crash leaves the file that was there."""
+        partial = self.path / f"{name}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(self.path / name)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self._write(name, json.dumps(value, indent=2) + "\n")
@@ -51,8 +54,17 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def read(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a file; a last line cut short by a crash is left out, any other broken line is refused."""
         path = self.path / name
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):
+                    raise ConfigError(f"{path} is damaged: line {number} is not JSON") from None
+        return rows
 
     def rewind(self, step: int) -> None:
         """Forget everything after training step `step`, so that a resumed run writes it once."""

@@ -7,6 +7,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,9 @@ from torch import Tensor
 
 Aggregation = Literal["token-mean", "sequence-mean", "constant"]
 """How token losses of one optimizer step become one number."""
+
+State = Mapping[str, Any]
+"""What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
 
 
 def _size(tensor: Tensor) -> str:

@@ -31,7 +31,7 @@ class Silent:
     def __init__(self, after: Callable[[int], None] = lambda step: None) -> None:
         self.after = after
 
-    def began(self, policy: Policy, before: Accuracy) -> None:
+    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
         pass
 
     def stepped(self, row: dict[str, Any], seconds: float) -> None:

@@ -9,6 +9,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 from engine.runs import run, small_config
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import gather_evidence
 from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.steps import ALPHABET
@@ -71,7 +72,23 @@ def test_a_run_moves_its_weights(folder: Path, tmp_path: Path) -> None:
 def test_head_proxies_refuse_a_model_whose_logits_are_more_than_hidden_times_head(folder: Path, tmp_path: Path) -> None:
     config = small_config(model=str(folder), steps=1, credit={"proxy": "head"}, shape={"type": "overlong", "buffer": 1.0})
     if folder.name == "gemma2":
-        with pytest.raises(ValueError, match="this model does more than hidden x head"):
+        with pytest.raises(ConfigError, match=r"credit 'delta': .* this model does more than hidden x head"):
             run(config, tmp_path / "run")
     else:
         assert run(config, tmp_path / "run").result["steps"] == 1
+
+
+def test_dropout_and_the_global_generator_have_no_say(tmp_path: Path) -> None:
+    """GPT-2's configuration has dropout 0.1; the same run seed must give the same bits whatever torch's own seed is."""
+    tokenizer = character_tokenizer(ALPHABET)
+    torch.manual_seed(0)
+    model = gpt2({"vocab_size": len(tokenizer), "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": 2})
+    assert model.config.resid_pdrop > 0
+    model.save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    config = small_config(model=str(tmp_path / "gpt2"), steps=2, recipe="dr-grpo", shape={"type": "overlong", "buffer": 1.0})
+    outcomes = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        outcomes.append(run(config, tmp_path / str(global_seed)).policy.model.state_dict())
+    assert all(torch.equal(outcomes[0][name], outcomes[1][name]) for name in outcomes[0])

@@ -23,6 +23,17 @@ MISTAKES = {
         "optimizer.steps_per_batch is 33 but a batch holds only 32 prompts",
     ),
     "token budget below a response": (["train", "--optimizer.max-tokens", "40"], "optimizer.max_tokens is 40 but one response may take 48"),
+    "token budget below a prompt with its response": (
+        ["train", "--optimizer.max-tokens", "50"],
+        "optimizer.max_tokens is 50 but a prompt with its response may take 58 tokens",
+    ),
+    "task with too few problems": (["train", "--task.operations", "1"], "task cannot supply 512 held-out problems"),
+    "model of another task": (["train", "--model", "cotadd"], "model 'cotadd' has no tokens for prompts of task 'steps'"),
+    "recipe against a file's stages": (
+        ["train", "stages.toml", "--recipe", "grpo"],
+        "stages.toml is a dapo run and spells out credit, which --recipe grpo would not replace",
+    ),
+    "recipe that is a list": (["train", "list.toml"], "recipe ['delta'] is not known"),
     "NaN": (["train", "--optimizer.learning-rate", "nan"], "Input should be a finite number"),
     "infinity": (["train", "--objective.clip-high", "inf"], "Input should be a finite number"),
     "out of range": (["train", "--objective.clip-low", "1.5"], "less than or equal to 1"),
@@ -55,6 +66,8 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "full" / "keep.txt").write_text("mine")
     (tmp_path / "file.txt").write_text("mine")
     (tmp_path / "good.toml").write_text("steps = 3\n")
+    (tmp_path / "stages.toml").write_text('recipe = "dapo"\n[credit]\ntype = "delta"\n')
+    (tmp_path / "list.toml").write_text('recipe = ["delta"]\n')
     (tmp_path / "broken.toml").write_text("steps = = 3\n")
     (tmp_path / "key.toml").write_text("stpes = 3\n")
     (tmp_path / "nested.toml").write_text("[credit]\nlam_mn = 0.5\n")
@@ -73,10 +86,3 @@ def test_a_mistake_is_named_and_nothing_is_written(place: Path, mistake: str) ->
     assert words in said
     assert "Traceback" not in said
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
-
-
-def test_a_row_longer_than_the_budget_is_named_with_the_setting(tmp_path: Path) -> None:
-    """The prompt's length is known only when it is sampled: 48 new tokens fit the budget of 49, ten of prompt do not."""
-    done = tokencredit("train", "--optimizer.max-tokens", "34", "--sampling.max-new-tokens", "33", "--steps", "1", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "optimizer.max_tokens is 34 but a response with its prompt takes" in done.stderr

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runs import run, small_config
+from engine.runs import files_of, run, small_config
 from fault.command import SMALL, tokencredit
+from tokencredit.engine.local.policy import load_policy
 from tokencredit.errors import GuardError
 
 
@@ -64,7 +65,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_move(tmp_path: P
     monkeypatch.setattr(update.torch.nn.utils, "clip_grad_norm_", poisoned)
     step = torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *rest: (seen.append({}), step(self, *rest)))
-    with pytest.raises(GuardError, match=r"gradient norm is nan in optimizer step 1 of 2; the weights were left as they were"):
+    with pytest.raises(GuardError, match=r"gradient norm is nan in optimizer step 1 of 2; this step was not taken"):
         run(small_config(), tmp_path / "run")
     assert not seen
 
@@ -80,3 +81,57 @@ def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
     assert "tokencredit: stopped: gradient norm is inf" in done.stderr
+
+
+def test_a_policy_of_nan_is_stopped_with_code_three(tmp_path: Path) -> None:
+    policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight[5] = float("nan")
+    policy.model.save_pretrained(tmp_path / "broken")
+    policy.tokenizer.save_pretrained(tmp_path / "broken")
+    done = tokencredit("train", "--model", "broken", "--steps", "1", "--evaluation.every", "0", *SMALL, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "probabilities are not finite" in done.stderr
+
+
+def interrupted(folder: Path) -> None:
+    run(small_config(), folder, stop_after=2)
+
+
+def test_a_line_cut_short_by_a_crash_is_written_again(tmp_path: Path) -> None:
+    run(small_config(), tmp_path / "whole")
+    interrupted(tmp_path / "cut")
+    for name in ("metrics.jsonl", "plans.jsonl", "timing.jsonl"):
+        with (tmp_path / "cut" / name).open("a") as file:
+            file.write('{"step": 3, "sco')
+    done = tokencredit("train", "--resume", "cut/", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+
+
+def test_a_damaged_line_before_the_last_is_named(tmp_path: Path) -> None:
+    interrupted(tmp_path / "cut")
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    metrics.write_text("rubbish\n" + metrics.read_text())
+    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "metrics.jsonl is damaged: line 1 is not JSON" in done.stderr
+
+
+def test_a_crash_between_the_renames_of_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    run(small_config(), tmp_path / "whole")
+    interrupted(tmp_path / "cut")
+    checkpoints = tmp_path / "cut" / "checkpoints"
+    (checkpoints / "last").rename(checkpoints / "last.old")
+    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+
+
+def test_a_truncated_optimizer_file_is_named(tmp_path: Path) -> None:
+    interrupted(tmp_path / "cut")
+    file = tmp_path / "cut" / "checkpoints" / "last" / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be resumed: optimizer.safetensors" in done.stderr

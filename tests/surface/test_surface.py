@@ -150,3 +150,30 @@ def test_a_run_tells_before_after_folder_and_credit(tmp_path: Path) -> None:
     assert [done.returncode for done in named] == [0, 0]
     assert (tmp_path / "mine" / "result.json").exists()
     assert (tmp_path / "mine-2" / "result.json").exists()
+
+
+def test_delta_s_defaults_are_written_once_in_effect() -> None:
+    """The class for files, the tuple for the algorithm and the public function must not drift apart."""
+    from tokencredit.credit.discriminator import DeltaOptions
+    from tokencredit.stages import DeltaCredit
+
+    configured = DeltaCredit().model_dump(exclude={"type", "temperature", "constant_gamma"})
+    options = DeltaOptions()._asdict()
+    assert configured == {name: options[name] for name in configured}
+    parameters = inspect.signature(package.delta_coefficients).parameters
+    assert {name: parameters[name].default for name in options} == options
+
+
+def test_a_task_table_may_leave_its_type_to_the_default(tmp_path: Path) -> None:
+    from tokencredit.commands.flags import parse_train
+
+    (tmp_path / "easy.toml").write_text("[task]\noperations = 3\n")
+    assert parse_train([str(tmp_path / "easy.toml")]).config.task.model_dump() == {
+        "type": "steps", "operations": 3, "subtract_share": 0.5,
+    }  # fmt: skip
+
+
+def test_help_names_every_choice(tmp_path: Path) -> None:
+    said = " ".join(tokencredit("train", "-h", cwd=tmp_path).stdout.split())
+    for words in ("--credit.type: uniform, delta", "--batching.type: shuffled, query-preserved", "[CONFIG.toml ...]"):
+        assert words in said

@@ -1,13 +1,12 @@
 """The form every advantage takes: evidence about responses and a state in, one number per response and the state out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-State = Mapping[str, Any]
-"""What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
+from tokencredit.types import State
 
 
 class AdvantageInputs(NamedTuple):

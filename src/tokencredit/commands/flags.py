@@ -1,14 +1,16 @@
 """Command line -> configuration. Recipe and stage types are read first, because they decide which flags there are."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.choices import CHOICES
+from tokencredit.choices import CHOICES, STAGES
 from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
@@ -61,22 +63,38 @@ def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
     return layer
 
 
+def _choices_in_words() -> str:
+    """-h shows the numbers of the chosen types only, so it says what else there is."""
+    return "\n".join(f"--{field}.type: {', '.join(types)}" for field, types in CHOICES.items())
+
+
 def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """Mistakes exit with code 2 (tyro) or raise ConfigError."""
     files = 0
     while files < len(arguments) and not arguments[files].startswith("-"):
         files += 1
     flags = arguments[files:]
-    late = [flag for flag in flags if flag.endswith(".toml") and not flag.startswith("-")]
-    if late:
-        raise ConfigError(f"{late[0]} comes after a flag; write config files first: {USAGE}")
-    config = resolve([*(read_toml(Path(name)) for name in arguments[:files]), chosen_types(flags)])
+    for before, word in pairwise(flags):
+        takes_a_value = before in ("--out", "--model", "--resume")
+        if word.endswith(".toml") and not word.startswith("-") and not takes_a_value:
+            raise ConfigError(f"{word} comes after a flag; write config files first: {USAGE}")
+    layers = [read_toml(Path(name)) for name in arguments[:files]]
+    chosen = chosen_types(flags)
+    for name, layer in zip(arguments, layers, strict=False):
+        spelled_out = [stage for stage in STAGES if stage in layer]
+        if "recipe" in chosen and "recipe" in layer and chosen["recipe"] != layer["recipe"] and spelled_out:
+            raise ConfigError(
+                f"{name} is a {layer['recipe']} run and spells out {', '.join(spelled_out)}, which --recipe {chosen['recipe']} would not "
+                "replace; start from a file without them"
+            )
+    config = resolve([*layers, chosen])
     try:
         return tyro.cli(
             tyro.conf.AvoidSubcommands[TrainOptions],
             default=TrainOptions(config=config),
             args=list(flags),
-            prog=USAGE.split(" [")[0],
+            prog=USAGE.removesuffix(" [OPTIONS]"),
+            description=f"{inspect.getdoc(TrainOptions)}\n\n{_choices_in_words()}",
         )
     except ValidationError as problem:
         # tyro words the mistakes of one field itself; rules over several fields come out here.

@@ -14,7 +14,7 @@ def _numbered(parent: Path, name: str) -> Path:
 
 
 def _check_creatable(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
+    if path.exists() and not path.is_dir():
         raise ConfigError(f"out {path} is a file; give a folder")
     ancestor = next(parent for parent in path.absolute().parents if parent.exists())
     if not ancestor.is_dir():

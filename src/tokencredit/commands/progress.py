@@ -25,16 +25,20 @@ class RunProgress:
 
     def __init__(self, config: TrainConfig, folder: Path, console: Console, bar: Progress | None) -> None:
         self.config, self.folder, self.console, self.bar = config, folder, console, bar
-        self.held_out = float("nan")
+        self.held_out = ""
+        self.first_step = 0
         self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="measuring the base")
         self.seconds = 0.0
         self.tokens = 0
         if bar is None:
             console.print(f"training {config.recipe} on {config.task.type} from {config.model}, {config.steps} steps, into {folder}")
 
-    def began(self, policy: Policy, before: Accuracy) -> None:
+    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+        self.first_step = step
+        if self.bar is not None and self.task_id is not None:
+            self.bar.update(self.task_id, completed=step)
         parameters = sum(parameter.numel() for parameter in policy.model.parameters())
-        self.held_out = before.sampled
+        self.held_out = "" if step else f"{_percent(before.sampled)} (step 0)"
         self.console.print(
             f"{self.config.model}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
             f"Held-out before: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
@@ -46,15 +50,15 @@ class RunProgress:
         self.tokens += row.get("tokens", 0)
         evaluated = "held_out/sampled" in row
         if evaluated:
-            self.held_out = row["held_out/sampled"]
+            self.held_out = f"{_percent(row['held_out/sampled'])} (step {row['step']})"
         line = (
-            f"reward {row.get('score', float('nan')):.2f}  held-out {_percent(self.held_out)}  "
+            f"score {row.get('score', float('nan')):.2f}  held-out {self.held_out:<15}  "
             f"entropy {row.get('entropy', float('nan')):.3f}  {self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s"
         )
         if self.bar is not None and self.task_id is not None:
             self.bar.update(self.task_id, completed=row["step"], line=line)
         if evaluated or (self.bar is None and row["step"] in (1, self.config.steps)):
-            left = self.seconds / row["step"] * (self.config.steps - row["step"])
+            left = self.seconds / (row["step"] - self.first_step) * (self.config.steps - row["step"])
             ending = "" if self.bar is not None else f"  {left:.0f} s left"
             self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
 

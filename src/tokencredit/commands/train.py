@@ -13,14 +13,14 @@ from tokencredit.errors import EXIT_OK, ConfigError
 def _resumed(options: TrainOptions, arguments: Sequence[str]) -> TrainOptions:
     folder = options.resume
     assert folder is not None
-    given = [word for word in arguments if word != str(folder) and not word.startswith("--resume")]
+    given = [word for word in arguments if not word.startswith("--resume") and Path(word) != folder]
     if given:
         raise ConfigError(f"--resume continues {folder} as it was configured; leave out {' '.join(given)}")
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
     if (folder / "result.json").is_file():
         raise ConfigError(f"resume {folder} is a finished run; nothing is left to do")
-    if not (folder / "checkpoints" / "last").is_dir():
+    if not any((folder / "checkpoints" / name).is_dir() for name in ("last", "last.old")):
         raise ConfigError(f"resume {folder} has no checkpoint to continue from; start it again")
     return TrainOptions(config=resolve([read_toml(folder / "config.toml")]), resume=folder)
 

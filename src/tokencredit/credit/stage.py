@@ -1,13 +1,12 @@
 """The form every credit method takes: evidence about tokens and a state in, one number per token and the state out."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-State = Mapping[str, Any]
-"""What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
+from tokencredit.types import State
 
 Evidence = Literal["hidden"]
 """Evidence beyond log-prob and entropy that the scoring pass must keep."""

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
+from tokencredit.errors import ConfigError
 from tokencredit.tasks.protocol import Problem, Split
 
 HELD_OUT_ONE_IN = 10
@@ -22,7 +23,7 @@ def draw_problems(make: Callable[[Random], Problem], count: int, *, split: Split
     while len(problems) < count:
         attempts += 1
         if attempts > 1000 * (count + 10):
-            raise ValueError(
+            raise ConfigError(
                 f"task cannot supply {count} {split} problems: only {len(problems)} found; ask for fewer or raise the difficulty"
             )
         problem = make(rng)

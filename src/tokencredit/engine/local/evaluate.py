@@ -10,6 +10,9 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.tasks import Problem, Task
 
+ROWS_AT_ONCE = 1024
+"""Responses sampled together: a larger batch costs memory and is no faster."""
+
 
 class Accuracy(NamedTuple):
     greedy: float
@@ -38,18 +41,24 @@ def evaluate(
     dtype: str = "float32",
 ) -> Accuracy:
     """An ungraded response counts as wrong here: it did not solve the problem."""
-    prompts = [policy.encode(problem.prompt) for problem in problems]
-    limits = {"max_new_tokens": max_new_tokens, "seed": seed, "dtype": dtype}
-    drawn = sample(policy, prompts, group_size=samples, temperature=temperature, **limits).rollouts
-    greedy = sample(policy, prompts, group_size=1, greedy=True, **limits).rollouts
-    right = torch.nan_to_num(grade_rollouts(policy, task, problems, drawn)).view(len(problems), samples) >= 1.0
-    greedy_right = torch.nan_to_num(grade_rollouts(policy, task, problems, greedy)) >= 1.0
+    at_once = max(1, ROWS_AT_ONCE // samples)
+    right, greedy_right, lengths = [], [], []
+    for start in range(0, len(problems), at_once):
+        asked = problems[start : start + at_once]
+        prompts = [policy.encode(problem.prompt) for problem in asked]
+        limits = {"max_new_tokens": max_new_tokens, "seed": seed + start, "dtype": dtype}
+        drawn = sample(policy, prompts, group_size=samples, temperature=temperature, **limits).rollouts
+        greedy = sample(policy, prompts, group_size=1, greedy=True, **limits).rollouts
+        right.append(grade_rollouts(policy, task, asked, drawn).view(len(asked), samples) >= 1.0)
+        greedy_right.append(grade_rollouts(policy, task, asked, greedy) >= 1.0)
+        lengths.append(drawn.mask.sum(1))
+    solved = torch.cat(right)
     return Accuracy(
-        greedy=float(greedy_right.double().mean()),
-        sampled=float(right.double().mean()),
-        pass_at_k=float(right.any(1).double().mean()),
+        greedy=float(torch.cat(greedy_right).double().mean()),
+        sampled=float(solved.double().mean()),
+        pass_at_k=float(solved.any(1).double().mean()),
         k=samples,
-        mixed_groups=float((right.any(1) & ~right.all(1)).double().mean()),
-        length=float(drawn.mask.sum(1).double().mean()),
+        mixed_groups=float((solved.any(1) & ~solved.all(1)).double().mean()),
+        length=float(torch.cat(lengths).double().mean()),
         problems=len(problems),
     )

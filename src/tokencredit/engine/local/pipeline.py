@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.build import build_advantage, build_credit, build_objective, build_planner, build_shape
 from tokencredit.config import TrainConfig
-from tokencredit.credit import CreditInputs
+from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.engine.local.policy import Policy
-from tokencredit.errors import ConfigError
+from tokencredit.errors import ConfigError, GuardError
 from tokencredit.objective import kl_estimate
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, lm_head, row_cost
 from tokencredit.shape import kl_penalty
@@ -41,7 +41,7 @@ class Pipeline:
         self.advantage = build_advantage(config)
         self.credit = build_credit(config)
         self.objective = build_objective(config, max_length=limit)
-        self._make_plan = build_planner(config, max_length=limit)
+        self._make_plan = build_planner(config, self.objective)
 
     @property
     def scores_in_a_pass(self) -> bool:
@@ -88,7 +88,9 @@ class Pipeline:
         compared = self.advantage(AdvantageInputs(scored.reward, rollouts.group), state.advantage)
         # Whatever a preset makes of an ungraded response among its siblings, its own tokens carry no credit.
         advantage = compared.advantage.where(scored.graded, 0.0)
-        assigned = self.credit.assign(
+        if not evidence.logp.isfinite().all():
+            raise GuardError("log-probs of the sampled tokens are not finite; the policy has broken down")
+        assigned = self._assign(
             CreditInputs(
                 advantage=advantage,
                 mask=rollouts.loss_mask,
@@ -118,6 +120,13 @@ class Pipeline:
         longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens
         if longest > budget:
             raise ConfigError(f"optimizer.max_tokens is {budget} but a response with its prompt takes {longest} tokens; give at least that")
+
+    def _assign(self, inputs: CreditInputs, state: Mapping[str, Any]) -> CreditOutcome:
+        try:
+            return self.credit.assign(inputs, state)
+        except ValueError as problem:
+            # A method refuses what it cannot do with this model; that is for the user to change.
+            raise ConfigError(f"credit {self.config.credit.type!r}: {problem}") from None
 
     def plan(self, rollouts: Rollouts, *, seed: int) -> StepPlan:
         """Dynamic sampling may come back with fewer groups than asked; then there are fewer optimizer steps, never empty ones."""

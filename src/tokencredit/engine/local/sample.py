@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from tokencredit.engine.local.policy import Policy
+from tokencredit.errors import GuardError
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.types import Rollouts
@@ -86,6 +87,8 @@ def sample(
     writing = torch.arange(rows, device=device)
     for position in range(max_new_tokens):
         logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
+        if logp.isnan().any():
+            raise GuardError("the policy's probabilities are not finite while sampling; it has broken down")
         drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
         tokens[writing, position] = drawn
         logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1)

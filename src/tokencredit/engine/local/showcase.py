@@ -25,7 +25,7 @@ def showcase(
 
     Rewards are shaped without a KL penalty: the reference is not at hand any more.
     """
-    asked = task.problems(problems, split="held-out", seed=derive_seed(config.seed, "showcase"))
+    asked = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
     rollouts = sample(
         policy,
         [policy.encode(problem.prompt) for problem in asked],

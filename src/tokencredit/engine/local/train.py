@@ -7,6 +7,7 @@ the sampler's own log-probs, entropies and hidden states are the scores; in bflo
 Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ import torch
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import metrics
-from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, save_checkpoint, save_model
+from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, restore_swapped, save_checkpoint, save_model
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.pipeline import Pipeline, StageState
@@ -23,19 +24,30 @@ from tokencredit.engine.local.policy import Policy, choose_device, load_policy, 
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
+from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
-from tokencredit.tasks import TASKS, Task
+from tokencredit.tasks import TASKS, Problem, Task
 from tokencredit.types import Credited, StepPlan, StepResult
 
 
 class Listener(Protocol):
     """Whoever watches a run. Watching never changes it."""
 
-    def began(self, policy: Policy, before: Accuracy) -> None: ...
+    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+        """`step` training steps are done already: 0, or more for a resumed run."""
+        ...
 
     def stepped(self, row: dict[str, Any], seconds: float) -> None: ...
+
+
+class NobodyWatching:
+    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+        pass
+
+    def stepped(self, row: dict[str, Any], seconds: float) -> None:
+        pass
 
 
 class Outcome(NamedTuple):
@@ -54,6 +66,20 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
 
 
+def check_fit(policy: Policy, problems: Sequence[Problem], config: TrainConfig) -> None:
+    """Refuse, before anything is written, a model that cannot read the task or a budget that cannot hold its prompts."""
+    prompts = [policy.encode(problem.prompt) for problem in problems]
+    unknown = policy.tokenizer.unk_token_id
+    if unknown is not None and any(unknown in prompt for prompt in prompts):
+        raise ConfigError(f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {problems[0].prompt!r}")
+    longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
+    if longest > config.optimizer.max_tokens:
+        raise ConfigError(
+            f"optimizer.max_tokens is {config.optimizer.max_tokens} but a prompt with its response may take {longest} tokens; "
+            "give at least that"
+        )
+
+
 class Trainer:
     """Holds what a run needs; `run` is the loop."""
 
@@ -61,12 +87,20 @@ class Trainer:
         self.config, self.folder = config, folder
         self.device = choose_device(config.device)
         self.last = folder.checkpoints / "last"
+        if resume:
+            restore_swapped(self.last)
         source = str(self.last) if resume else config.model
         self.policy = load_policy(source, device=self.device, dtype=config.dtype)
         set_threads(config.threads, self.policy.model)
         needs_reference = config.kl.beta > 0
         self.reference = load_policy(config.model, device=self.device, dtype=config.dtype) if needs_reference else None
         self.task: Task = TASKS[config.task.type](**knobs(config.task))
+        self.held_out = self.task.problems(
+            max(config.evaluation.final_problems, config.evaluation.problems),
+            split="held-out",
+            seed=derive_seed(config.seed, "held-out"),
+        )
+        check_fit(self.policy, self.held_out, config)
         self.pipeline = Pipeline(config)
         chosen = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -83,13 +117,10 @@ class Trainer:
     def evaluate(self, *, final: bool) -> Accuracy:
         """The same held-out problems and the same draws every time, so that differences are the policy's."""
         chosen = self.config.evaluation
-        problems = self.task.problems(
-            chosen.final_problems if final else chosen.problems, split="held-out", seed=derive_seed(self.config.seed, "held-out")
-        )
         return evaluate(
             self.policy,
             self.task,
-            problems,
+            self.held_out[: chosen.final_problems if final else chosen.problems],
             samples=chosen.final_samples if final else chosen.samples,
             max_new_tokens=self.config.sampling.max_new_tokens,
             seed=derive_seed(self.config.seed, "evaluate"),
@@ -131,7 +162,7 @@ class Trainer:
                 gradient_clip=config.optimizer.gradient_clip,
                 dtype=config.dtype,
             )
-        trained = TrainedBatch(credited, plan, result, [problem.prompt for problem in batch.problems])
+        trained = TrainedBatch(credited, plan, result)
         with watch.stage("record"):
             self.folder.append("plans.jsonl", {"step": number + 1, "digest": plan.digest, **plan.to_json()})
             if config.tokens_every and ((number + 1) % config.tokens_every == 0 or number in (0, config.steps - 1)):
@@ -146,13 +177,13 @@ class Trainer:
             with watch.stage("evaluate"):
                 before = self.evaluate(final=True)
             progress = Progress(
-                step=0, rollouts_used=0, best_step=0, best_accuracy=before.sampled, before=before.to_json(), stage_state={}, seconds={}
+                step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before.to_json(), stage_state={}, seconds={}
             )
         else:
             progress = self.resumed
             watch.seconds = dict(progress.seconds)
         state = StageState(**progress.stage_state)
-        listener.began(self.policy, Accuracy(**progress.before))  # pyright: ignore[reportArgumentType]
+        listener.began(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
         rollouts_used, best_step, best_accuracy = progress.rollouts_used, progress.best_step, progress.best_accuracy
         for number in range(progress.step, config.steps):
             step_watch = Stopwatch()
@@ -163,7 +194,7 @@ class Trainer:
             if finished.trained is not None:
                 row |= metrics.step_metrics(finished.trained.credited, finished.trained.plan, finished.trained.result)
             last_step = number + 1 == config.steps
-            if config.evaluation.every and (number + 1) % config.evaluation.every == 0 and not last_step:
+            if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or last_step):
                 with step_watch.stage("evaluate"):
                     accuracy = self.evaluate(final=False)
                 row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
@@ -190,8 +221,8 @@ class Trainer:
                 return Outcome(self.policy, self.task, state, {}, interrupted=True)
         with watch.stage("evaluate"):
             after = self.evaluate(final=True)
-        if after.sampled > best_accuracy or best_step == 0:
-            best_step, best_accuracy = config.steps, after.sampled
+        if best_step == 0:
+            best_step = config.steps
             save_model(self.policy, folder.checkpoints / "best")
         result = {
             "recipe": config.recipe,
@@ -211,7 +242,6 @@ class TrainedBatch(NamedTuple):
     credited: Credited
     plan: StepPlan
     result: StepResult
-    prompts: list[str]
 
 
 class FinishedStep(NamedTuple):
@@ -221,6 +251,8 @@ class FinishedStep(NamedTuple):
     """None where dynamic sampling found no group with a spread: nothing to learn from, no update."""
 
 
-def train(config: TrainConfig, path: Path, listener: Listener, stop: StopRequest, *, resume: bool = False) -> Outcome:
-    """Train a configuration into the run folder at `path`."""
-    return Trainer(config, RunFolder(path), resume=resume).run(listener, stop)
+def train(
+    config: TrainConfig, path: Path, listener: Listener | None = None, stop: StopRequest | None = None, *, resume: bool = False
+) -> Outcome:
+    """Train a configuration into the run folder at `path`; with `resume`, go on from its last checkpoint."""
+    return Trainer(config, RunFolder(path), resume=resume).run(listener or NobodyWatching(), stop or StopRequest())

@@ -106,7 +106,11 @@ def accumulate_gradient(
         credited_tokens += int(has_credit.sum())
         ratio_total += float(masked_sum(importance_ratio(logp.detach(), inputs.old_logp), inputs.mask))
         tokens += int(inputs.mask.sum())
-    return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / max(1, tokens))
+    for parameter in policy.model.parameters():
+        # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / tokens if tokens else 1.0)
 
 
 def run_plan(
@@ -120,22 +124,19 @@ def run_plan(
     gradient_clip: float,
     dtype: str = "float32",
 ) -> StepResult:
-    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before the weights move."""
+    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before its step is taken."""
     losses, norms, silenced, ratios = [], [], [], []
-    policy.model.train()
+    # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number, step in enumerate(plan.steps):
         optimizer.zero_grad(set_to_none=True)
         gradient = accumulate_gradient(policy, credited, step, built, temperature=temperature, dtype=dtype)
         norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
         for name, value in (("loss", gradient.loss), ("gradient norm", norm)):
             if not torch.isfinite(torch.tensor(value)):
-                raise GuardError(
-                    f"{name} is {value} in optimizer step {number + 1} of {len(plan.steps)}; the weights were left as they were"
-                )
+                raise GuardError(f"{name} is {value} in optimizer step {number + 1} of {len(plan.steps)}; this step was not taken")
         optimizer.step()
         losses.append(gradient.loss)
         norms.append(norm)
         silenced.append(gradient.silenced_share)
         ratios.append(gradient.ratio_mean)
-    policy.model.eval()
     return StepResult(loss=tuple(losses), gradient_norm=tuple(norms), silenced_share=tuple(silenced), ratio_mean=tuple(ratios))
