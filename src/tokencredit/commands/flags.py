@@ -1,7 +1,7 @@
 """Command line -> configuration. Recipe and stage types are read first, because they decide which flags there are."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -68,31 +68,39 @@ def _choices_in_words() -> str:
     return "\n".join(f"--{field}.type: {', '.join(types)}" for field, types in CHOICES.items())
 
 
+def _files_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Config files come first; one among the flags would silently be taken for something else."""
+    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    files, flags = list(arguments[:count]), list(arguments[count:])
+    for before, word in pairwise(flags):
+        if word.endswith(".toml") and not word.startswith("-") and before not in ("--out", "--model", "--resume"):
+            raise ConfigError(f"{word} comes after a flag; write config files first: {USAGE}")
+    return files, flags
+
+
+def _check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None) -> None:
+    """A file that spells out stages (a run's own config.toml does) would keep them under another recipe's name."""
+    spelled_out = [stage for stage in STAGES if stage in layer]
+    if recipe is not None and layer.get("recipe", recipe) != recipe and spelled_out:
+        raise ConfigError(
+            f"{name} is a {layer['recipe']} run and spells out {', '.join(spelled_out)}, which --recipe {recipe} would not replace; "
+            "start from a file without them"
+        )
+
+
 def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """Mistakes exit with code 2 (tyro) or raise ConfigError."""
-    files = 0
-    while files < len(arguments) and not arguments[files].startswith("-"):
-        files += 1
-    flags = arguments[files:]
-    for before, word in pairwise(flags):
-        takes_a_value = before in ("--out", "--model", "--resume")
-        if word.endswith(".toml") and not word.startswith("-") and not takes_a_value:
-            raise ConfigError(f"{word} comes after a flag; write config files first: {USAGE}")
-    layers = [read_toml(Path(name)) for name in arguments[:files]]
+    files, flags = _files_and_flags(arguments)
+    layers = [read_toml(Path(name)) for name in files]
     chosen = chosen_types(flags)
-    for name, layer in zip(arguments, layers, strict=False):
-        spelled_out = [stage for stage in STAGES if stage in layer]
-        if "recipe" in chosen and "recipe" in layer and chosen["recipe"] != layer["recipe"] and spelled_out:
-            raise ConfigError(
-                f"{name} is a {layer['recipe']} run and spells out {', '.join(spelled_out)}, which --recipe {chosen['recipe']} would not "
-                "replace; start from a file without them"
-            )
+    for name, layer in zip(files, layers, strict=True):
+        _check_recipe_agrees(name, layer, chosen.get("recipe"))
     config = resolve([*layers, chosen])
     try:
         return tyro.cli(
             tyro.conf.AvoidSubcommands[TrainOptions],
             default=TrainOptions(config=config),
-            args=list(flags),
+            args=flags,
             prog=USAGE.removesuffix(" [OPTIONS]"),
             description=f"{inspect.getdoc(TrainOptions)}\n\n{_choices_in_words()}",
         )
