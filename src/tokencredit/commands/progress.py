@@ -52,7 +52,7 @@ class RunProgress:
         if evaluated:
             self.held_out = f"{_percent(row['held_out/sampled'])} (step {row['step']})"
         line = (
-            f"score {row.get('score', float('nan')):.2f}  held-out {self.held_out:<15}  "
+            f"reward {row.get('reward', float('nan')):.2f}  held-out {self.held_out:<15}  "
             f"entropy {row.get('entropy', float('nan')):.3f}  {self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s"
         )
         if self.bar is not None and self.task_id is not None:
