@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from engine.runs import small_config
-from tiny import tiny_policy
+from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.collect import GradedBatch, collect
 from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.train import Trainer
+from tokencredit.errors import ConfigError
 from tokencredit.masked import group_statistics
 from tokencredit.record import RunFolder
 from tokencredit.tasks import Problem, Steps
@@ -112,3 +113,19 @@ def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> N
     assert not trained.credited.credit[ungraded].any()
     assert trained.credited.credit[~ungraded].any()
     assert step_metrics(trained.credited, trained.plan, trained.result)["ungraded"] == int(ungraded.sum())
+
+
+def test_a_response_beyond_the_token_budget_is_named_with_the_setting() -> None:
+    """Held-out prompts are checked at the start; a longer training prompt is met only when it is drawn."""
+    pipeline = Pipeline(small_config(optimizer={"max_tokens": 49}))
+    pipeline.check_budget(made_up_rollouts(width=40))
+    with pytest.raises(
+        ConfigError, match=r"optimizer.max_tokens is 49 but a response with its prompt takes 6\d tokens; give at least that"
+    ):
+        pipeline.check_budget(made_up_rollouts(width=60))
+
+
+@pytest.mark.parametrize(("scoring", "kept"), [("sampler", True), ("pass", False)])
+def test_hidden_states_are_kept_once(scoring: str, kept: bool) -> None:
+    assert Pipeline(small_config(scoring=scoring)).keeps_hidden_while_sampling is kept
+    assert Pipeline(small_config(scoring=scoring, recipe="dapo")).keeps_hidden_while_sampling is False

@@ -55,6 +55,7 @@ MISTAKES = {
     "unknown benchmark": (["bench", "sped"], "did you mean 'speed'?"),
     "benchmark of nothing": (["bench", "speed", "--steps", "0"], "both must be at least 1"),
     "TRL where there is none": (["bench", "speed", "--trl-python", "none"], "trl-python none does not exist"),
+    "TRL on another device": (["bench", "speed", "--device", "cuda", "--trl-python", "file.txt"], "TRL is run on the CPU here"),
     "no such device": (["train", "--device", "tpu"], "tpu"),
 }
 

@@ -122,6 +122,8 @@ def run_speed(
 ) -> dict[str, Any]:
     if trl_python is not None and not trl_python.is_file():
         raise ConfigError(f"trl-python {trl_python} does not exist; `make bench` makes one, or leave it out")
+    if trl_python is not None and device != "cpu":
+        raise ConfigError(f"device is {device!r} but TRL is run on the CPU here; leave trl-python out, or compare on the CPU")
     ours: dict[str, Measured] = {name: Measured([], []) for name in OURS}
     trl: list[float] = []
     shares: list[float] = []

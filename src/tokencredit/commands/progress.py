@@ -24,7 +24,7 @@ class RunProgress:
     """A Listener. The last known held-out accuracy stays on the line between evaluations."""
 
     def __init__(self, config: TrainConfig, folder: Path, console: Console, bar: Progress | None) -> None:
-        self.config, self.folder, self.console, self.bar = config, folder, console, bar
+        self.config, self.console, self.bar = config, console, bar
         self.held_out = ""
         self.first_step = 0
         self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="measuring the base")

@@ -53,6 +53,10 @@ class Pipeline:
     def keeps_hidden(self) -> bool:
         return "hidden" in self.credit.needs
 
+    @property
+    def keeps_hidden_while_sampling(self) -> bool:
+        return self.keeps_hidden and not self.scores_in_a_pass
+
     def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts, *, keep_hidden: bool) -> TokenEvidence:
         """Log-prob, entropy, and hidden states where asked for, in one pass."""
         return gather_evidence(

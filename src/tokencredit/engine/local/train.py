@@ -131,7 +131,7 @@ class Trainer:
     def step(self, number: int, state: StageState, watch: Stopwatch) -> "FinishedStep":
         """One training step: a batch of rollouts and the optimizer steps taken on it."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
-        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden)
+        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
         if not batch.problems:
             return FinishedStep(batch.rollouts_used, state, None)
         pipeline.check_budget(batch.rollouts)
