@@ -120,6 +120,8 @@ class Credited:
     coefficient: Float[Tensor, "seq tok"] | None
     credit: Float[Tensor, "seq tok"]
     reference_logp: Float[Tensor, "seq tok"] | None = None
+    correction: Float[Tensor, "seq tok"] | None = None
+    """Weight of each token's loss where the sampler's log-probs differ from the trainer's."""
 
     def __post_init__(self) -> None:
         mask = self.scored.rollouts.mask
@@ -128,6 +130,7 @@ class Credited:
         named = {"old_logp": self.old_logp, "entropy": self.entropy, "credit": self.credit}
         named |= {} if self.coefficient is None else {"coefficient": self.coefficient}
         named |= {} if self.reference_logp is None else {"reference_logp": self.reference_logp}
+        named |= {} if self.correction is None else {"correction": self.correction}
         for name, value in named.items():
             _same_shape(name, value, "mask", mask)
             _none_where(name, value, ~value.isfinite() & mask, "is not finite")
@@ -153,6 +156,8 @@ class PlannedStep:
     prompts: int
     """Distinct prompts that meet in this step."""
     tokens: int
+    credit_scale: tuple[float, ...] | None = None
+    """Factor on the credit of each row, in the order of `rows`; None where all are 1."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -178,6 +183,10 @@ class StepPlan:
         for index, step in enumerate(self.steps):
             if not 0 < step.denominator < float("inf"):
                 raise ValueError(f"optimizer step {index} has denominator {step.denominator}; it must be above 0 and finite")
+            if step.credit_scale is not None and len(step.credit_scale) != len(step.rows):
+                raise ValueError(
+                    f"optimizer step {index} has {len(step.rows)} rows but {len(step.credit_scale)} credit scales; give one each"
+                )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -190,6 +199,7 @@ class StepPlan:
                     "denominator": step.denominator,
                     "prompts": step.prompts,
                     "tokens": step.tokens,
+                    **({} if step.credit_scale is None else {"credit_scale": list(step.credit_scale)}),
                 }
                 for step in self.steps
             ],

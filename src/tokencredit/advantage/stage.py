@@ -12,6 +12,12 @@ from tokencredit.types import State
 class AdvantageInputs(NamedTuple):
     reward: Float[Tensor, " seq"]
     group: Int[Tensor, " seq"]
+    length: Int[Tensor, " seq"] | None = None
+    """Loss tokens of each response."""
+    score: Float[Tensor, " seq"] | None = None
+    """What the verifier said, before shaping."""
+    entropy: float | None = None
+    """Mean entropy of the batch's response tokens, in nats."""
 
 
 class AdvantageOutcome(NamedTuple):
@@ -28,5 +34,16 @@ def from_rewards(function: Callable[..., Tensor]) -> Advantage:
 
     def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
         return AdvantageOutcome(function(inputs.reward, inputs.group, **knobs), state)
+
+    return stage
+
+
+def from_lengths(function: Callable[..., Tensor]) -> Advantage:
+    """Lift `function(reward, length, group, **knobs)`, which remembers nothing, into the stage's form."""
+
+    def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
+        if inputs.length is None:
+            raise ValueError("length is missing; this advantage weighs responses by their loss tokens")
+        return AdvantageOutcome(function(inputs.reward, inputs.length, inputs.group, **knobs), state)
 
     return stage

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tokencredit.types import State
 
-Evidence = Literal["hidden"]
-"""Evidence beyond log-prob and entropy that the scoring pass must keep."""
+Evidence = Literal["hidden", "revisions", "prefix-values"]
+"""Evidence beyond log-prob and entropy: kept by the scoring pass, or sampled."""
 
 
 class CreditInputs(NamedTuple):
@@ -26,6 +26,14 @@ class CreditInputs(NamedTuple):
     """Input of the LM head at the position that predicts each token."""
     head: Float[Tensor, "vocab hid"] | None = None
     """LM-head weight."""
+    score: Float[Tensor, " seq"] | None = None
+    """What the verifier said; NaN where it could not."""
+    end_tokens: tuple[int, ...] = ()
+    """Ids that end a response."""
+    edited: Bool[Tensor, "seq tok"] | None = None
+    """Tokens that a successful revision changed; True everywhere for responses without one."""
+    prefix_value: Float[Tensor, "seq tok"] | None = None
+    """Chance of success before each token; NaN where it was not estimated."""
 
 
 class CreditOutcome(NamedTuple):

@@ -17,6 +17,14 @@ class TokenInputs(NamedTuple):
     mask: Bool[Tensor, "seq tok"]
     group: Int[Tensor, " seq"]
     reference_logp: Float[Tensor, "seq tok"] | None = None
+    advantage: Float[Tensor, " seq"] | None = None
+    """Of each response, whatever its tokens received."""
+    row: Int[Tensor, " seq"] | None = None
+    """Names of the responses, the same however a step is cut."""
+    seed: int = 0
+    """For objectives that draw; one per optimizer step."""
+    correction: Float[Tensor, "seq tok"] | None = None
+    """Weight for the difference between sampler and trainer."""
 
 
 @runtime_checkable

@@ -1,0 +1,59 @@
+"""What every choice is made of: a frozen record whose fields say where their defaults come from."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveShare = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a default comes from; `tokencredit recipes NAME` shows it."""
+
+    said: str
+
+
+PAPER = Origin("paper")
+PAPER_AND_CODE = Origin("paper and released code")
+NOTE = Origin("a published note on the paper")
+CODE = Origin("public code")
+READING = Origin("reading: not published")
+OURS = Origin("ours")
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_in_words(cls, fields: Any) -> Any:
+        """TOML has no null: there "none" unsets a field that may be unset."""
+        if not isinstance(fields, dict):
+            return fields
+        unset = {name for name, field in cls.model_fields.items() if field.default is None}
+        return {name: None if name in unset and value == "none" else value for name, value in fields.items()}
+
+
+class Choice(Frozen):
+    """One method at one stage: its type, its numbers, its formula, and what to know before using it."""
+
+    formula: ClassVar[str]
+    caveats: ClassVar[tuple[str, ...]] = ()
+
+
+def origin_of(choice: type[Frozen], field: str) -> str:
+    """Where the default of a field comes from, in words."""
+    return next((part.said for part in choice.model_fields[field].metadata if isinstance(part, Origin)), OURS.said)
+
+
+def knobs(choice: Frozen, *without: str) -> dict[str, Any]:
+    """The numbers of a choice as keyword arguments for the function it names."""
+    return choice.model_dump(exclude={"type", *without})

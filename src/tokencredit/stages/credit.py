@@ -1,0 +1,196 @@
+"""Choices of the credit: one number per token."""
+
+from typing import Annotated, Literal
+
+from pydantic import model_validator
+
+from tokencredit.stages.base import (
+    CODE,
+    OURS,
+    PAPER,
+    PAPER_AND_CODE,
+    READING,
+    Choice,
+    Count,
+    CountOrZero,
+    NonNegative,
+    Origin,
+    Positive,
+    PositiveShare,
+    Share,
+)
+
+
+class UniformCredit(Choice):
+    """Every token receives the response's advantage."""
+
+    formula = "a_it = A_i"
+
+    type: Literal["uniform"] = "uniform"
+
+
+class DeltaCredit(Choice):
+    """DelTA: weigh a token by how much nearer its gradient is to its own side's centroid."""
+
+    formula = (
+        "a_it = A_i lam_it / mean(lam),  lam_it = lam_min + (lam_max - lam_min) sigmoid(+-D_it / gamma),  "
+        "D_it = |v_it - mu-|^2 - |v_it - mu+|^2,  v_it = (1 - p_it) h_it"
+    )
+    caveats = (
+        "reading: a scope in which one side has no mass gets coefficient 1",
+        "published numbers were obtained with statistics per data-parallel shard (scope shard)",
+        "coefficients differ by side, so shared tokens of a group no longer cancel exactly",
+    )
+
+    type: Literal["delta"] = "delta"
+    lam_min: Annotated[NonNegative, PAPER_AND_CODE] = 0.8
+    """Coefficient before normalisation at score 0."""
+    lam_max: Annotated[Positive, PAPER_AND_CODE] = 1.2
+    """Coefficient before normalisation at score 1."""
+    refinements: Annotated[CountOrZero, PAPER_AND_CODE] = 1
+    """Times the centroids are refined; 0 is an ablation."""
+    scope: Annotated[Literal["batch", "group", "shard"], Origin("paper; released code: shard")] = "batch"
+    """Over which tokens statistics are taken."""
+    shards: Annotated[Count, CODE] = 2
+    """Shards when scope is shard (the authors' runs had 2)."""
+    proxy: Annotated[Literal["row", "hidden-gradient", "head"], PAPER_AND_CODE] = "row"
+    """Token-gradient vector: (1-p)h, top-K d log p/dh, or the exact LM-head gradient."""
+    top_k: Annotated[Count, READING] = 32
+    """Vocabulary entries of the hidden-gradient proxy (not published)."""
+    temperature: Annotated[Literal["adaptive", "first-batch", "constant"], PAPER_AND_CODE] = "adaptive"
+    """Where the margins' scale comes from."""
+    constant_gamma: Annotated[Positive, READING] = 1.0
+    """The scale when temperature is constant."""
+    gamma_scale: Annotated[Positive, CODE] = 1.0
+    """Multiplies the measured temperature."""
+    score: Annotated[Literal["contrast", "own-side", "random"], PAPER] = "contrast"
+    """contrast is DelTA; own-side and random are its ablations."""
+    assignment: Annotated[Literal["soft", "hard"], PAPER] = "soft"
+    """hard is the ablation without the entropy term."""
+    coefficient_map: Annotated[Literal["bounded", "raw", "symmetric"], PAPER] = "bounded"
+    """raw is an ablation; symmetric gives a token the same coefficient on either side (ours)."""
+    normalize: Annotated[bool, PAPER] = True
+    """Divide by the mean coefficient."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "DeltaCredit":
+        if self.lam_min > self.lam_max:
+            raise ValueError(f"lam_min is {self.lam_min} and lam_max is {self.lam_max}; lam_min must not be above lam_max")
+        if self.score == "own-side" and self.coefficient_map == "symmetric":
+            raise ValueError("credit.coefficient_map 'symmetric' needs credit.score 'contrast': own-side distances differ by side")
+        if self.score == "own-side" and self.assignment == "hard":
+            raise ValueError("credit.assignment 'hard' needs credit.score 'contrast': minus a distance is never above 0")
+        return self
+
+
+class NtfCredit(Choice):
+    """Negative token filtering: of a response with negative advantage only the least probable tokens are penalised."""
+
+    formula = "a_it = A_i [A_i >= 0 or t among the ceil(keep x T_i) least probable tokens of i];  divisors count every token"
+    caveats = (
+        "reading: keep (not mask) 10 %, after a paper-aligned reproduction",
+        "reading: ranked by the log-probs of the scoring pass, ties by position, rounded up",
+        "shared tokens are penalised less than they are rewarded, so they do not cancel",
+    )
+
+    type: Literal["ntf"] = "ntf"
+    keep: Annotated[PositiveShare, Origin("a paper-aligned reproduction")] = 0.1
+    """Share of a negative response's tokens that keep their credit."""
+
+
+class ForkingCredit(Choice):
+    """80/20 forking tokens: credit for the tokens of highest entropy only."""
+
+    formula = "a_it = A_i [t among the ceil(keep x N) tokens of highest entropy in the batch]"
+    caveats = ("reading: ranked over the batch of rollouts, ties by position",)
+
+    type: Literal["forking"] = "forking"
+    keep: Annotated[PositiveShare, PAPER] = 0.2
+    """Share of the batch's tokens that keep their credit."""
+    divisor: Annotated[Literal["all", "kept"], Origin("general knowledge of the paper's formula")] = "all"
+    """Losses are averaged over all tokens, or over the kept ones (coefficient N / kept)."""
+
+
+class KtaeCredit(Choice):
+    """KTAE: add to the advantage how strongly a token's presence goes with success among the siblings."""
+
+    formula = (
+        "a_it = A_i + key(o_it),  key = 2 top (sigmoid((fisher_weight F + gain_weight IG) x / (fisher_weight + gain_weight)) - 1/2),  "
+        "F = exp(-2 p) of Fisher's exact test, IG information gain in bits, x the direction of the association"
+    )
+    caveats = (
+        "may credit tokens of a response whose advantage is 0; nothing in a group that is all right or all wrong",
+        "the end token is left out",
+    )
+
+    type: Literal["ktae"] = "ktae"
+    fisher_weight: Annotated[NonNegative, CODE] = 1.0
+    """Weight of the significance term."""
+    gain_weight: Annotated[NonNegative, CODE] = 1.0
+    """Weight of the information gain."""
+    top: Annotated[Positive, CODE] = 1.0
+    """Largest key value."""
+    saturation: Annotated[NonNegative, CODE] = 2.0
+    """BM25's k1: how soon a repeated token counts no more."""
+    length_share: Annotated[Share, CODE] = 0.5
+    """BM25's b: how much long sides are discounted."""
+    correct_above: Annotated[Share, READING] = 0.5
+    """A score above this is a success."""
+
+    @model_validator(mode="after")
+    def _weighted(self) -> "KtaeCredit":
+        if self.fisher_weight + self.gain_weight == 0:
+            raise ValueError("credit.fisher_weight and credit.gain_weight are both 0; one of them must be above 0")
+        return self
+
+
+class OneSidedCredit(Choice):
+    """Control: only one side of the comparison is credited."""
+
+    formula = "a_it = max(A_i, 0)  (side positive)  or  min(A_i, 0)  (side negative)"
+    caveats = ("a control, not a method: nothing can cancel",)
+
+    type: Literal["one-sided"] = "one-sided"
+    side: Annotated[Literal["positive", "negative"], OURS] = "positive"
+    """Which responses keep their credit."""
+
+
+class EditMaskCredit(Choice):
+    """IBPO's mask: a repaired failure is credited only where the repair edited it."""
+
+    formula = "a_it = A_i [i was not repaired, or t changed under the Levenshtein alignment of i with its successful revision]"
+    caveats = (
+        "reading: applies to failures with a successful revision; among several, the revision with the fewest edits",
+        "reading: an insertion marks the token right after it (the last token at the end)",
+        "a revision identical to the failure leaves all tokens credited",
+    )
+
+    type: Literal["edit-mask"] = "edit-mask"
+    unchanged: Annotated[Share, Origin("reading: restricted to edited tokens")] = 0.0
+    """Coefficient of tokens that the repair left alone."""
+
+
+class ProcessCredit(Choice):
+    """Monte-Carlo process credit: how much a step changed the chance of success, by continuing from its start and its end."""
+
+    formula = "a_it = V(end of the step of t) - V(its start),  V by sampled continuations;  V(prompt) the group's mean, V(end) the reward"
+    caveats = (
+        "reading of VinePPO: continuations replace its value function; every token of a step receives the step's gain",
+        "reads no advantage: a response's steps sum to its reward minus the group's mean",
+        "continuations are counted in rollouts used",
+    )
+
+    type: Literal["process"] = "process"
+    boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"
+    """Branch where the task says a step begins, or every few tokens."""
+    every: Annotated[Count, OURS] = 8
+    """Tokens between branchings when boundary is tokens."""
+    continuations: Annotated[Count, Origin("reading: VinePPO's K was not re-read")] = 4
+    """Sampled from each prefix."""
+    budget: Annotated[Count | None, OURS] = None
+    """Most continuations per batch; prefixes beyond it are left out at random and their steps merge."""
+    dead_groups: Annotated[Literal["skip", "branch"], OURS] = "skip"
+    """Groups whose rewards are all alike: no branching and no credit, or branched like the rest."""
+
+
+CreditChoice = UniformCredit | DeltaCredit | NtfCredit | ForkingCredit | KtaeCredit | OneSidedCredit | EditMaskCredit | ProcessCredit

@@ -1,0 +1,93 @@
+"""Pairings that can be written down but make no sense: one rule each, with the reason."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tokencredit.stages.advantage import AdvantageChoice
+from tokencredit.stages.batching import BatchingChoice
+from tokencredit.stages.credit import CreditChoice
+from tokencredit.stages.objective import ObjectiveChoice
+from tokencredit.stages.shape import ShapeChoice
+from tokencredit.stages.terms import Kl
+
+
+class Stages(NamedTuple):
+    shape: ShapeChoice
+    advantage: AdvantageChoice
+    credit: CreditChoice
+    objective: ObjectiveChoice
+    batching: BatchingChoice
+    kl: Kl
+
+
+def _sequence_form_averages_credit(stages: Stages) -> str | None:
+    objective, credit = stages.objective, stages.credit
+    if objective.type in ("gspo", "gmpo") and objective.form == "sequence" and credit.type != "uniform":
+        return (
+            f"objective.form is 'sequence' but credit {credit.type!r} differs between tokens: one ratio per response averages it away; "
+            "use objective.form 'token'"
+        )
+    return None
+
+
+def _dfpo_needs_one_divisor(stages: Stages) -> str | None:
+    if stages.objective.type == "dfpo" and stages.objective.aggregation == "sequence-mean":
+        return (
+            "objective.aggregation is 'sequence-mean' but dfpo cancels only with one length divisor for the group; "
+            "use 'token-mean' or 'constant' (objective.fold_length folds 1/T_i into the weight)"
+        )
+    return None
+
+
+def _mask_needs_revisions(stages: Stages) -> str | None:
+    if stages.credit.type == "edit-mask" and stages.shape.type != "ibpo":
+        return "credit 'edit-mask' needs shape.type 'ibpo', which samples the revisions (shape.weight 0 leaves the reward alone)"
+    return None
+
+
+def _process_reads_no_advantage(stages: Stages) -> str | None:
+    if stages.credit.type == "process" and stages.advantage.type != "dr-grpo":
+        return (
+            f"credit 'process' is made of values and never reads advantage {stages.advantage.type!r}; "
+            "use advantage.type 'dr-grpo', which a response's credit then sums to"
+        )
+    return None
+
+
+def _process_reads_no_shaped_reward(stages: Stages) -> str | None:
+    if stages.credit.type != "process":
+        return None
+    if stages.shape.type != "none":
+        return (
+            f"credit 'process' values prefixes by the verifier's score, which shape {stages.shape.type!r} would not enter; "
+            "use shape.type 'none'"
+        )
+    if stages.kl.beta > 0 and stages.kl.place == "reward":
+        return "credit 'process' values prefixes by the verifier's score, which kl.place 'reward' would not enter; use kl.place 'loss'"
+    return None
+
+
+def _pass_at_k_has_no_other_side(stages: Stages) -> str | None:
+    if stages.advantage.type != "pass-at-k":
+        return None
+    credit, batching = stages.credit, stages.batching
+    if credit.type in ("delta", "ntf") or (credit.type == "one-sided" and credit.side == "negative"):
+        return f"advantage 'pass-at-k' is never negative, so credit {credit.type!r} has no negative side to work on"
+    if batching.type == "reward-balanced":
+        return "advantage 'pass-at-k' is never negative, so batching 'reward-balanced' has nothing to balance"
+    return None
+
+
+RULES: tuple[Callable[[Stages], str | None], ...] = (
+    _sequence_form_averages_credit,
+    _dfpo_needs_one_divisor,
+    _mask_needs_revisions,
+    _process_reads_no_advantage,
+    _process_reads_no_shaped_reward,
+    _pass_at_k_has_no_other_side,
+)
+
+
+def senseless(stages: Stages) -> str | None:
+    """Why a combination is refused, or None."""
+    return next((reason for rule in RULES if (reason := rule(stages))), None)
