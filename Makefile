@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit bench clean
+.PHONY: demo test lint types layers unit test-engines bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -40,15 +40,25 @@ unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle
 
-# TRL lives in an environment of its own: it cannot share one with verl, and is never a base dependency.
+# TRL and verl live in environments of their own: they cannot share one, and neither is ever a base dependency.
 .venv-trl/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check "torch>=2.6,<2.14" "trl>=1.15,<2"
-	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[trl]" "pytest>=8"
 	touch $@
+
+.venv-verl/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[verl]" "pytest>=8"
+	touch $@
+
+# Our mathematics against the engines' own code, on a CPU and without a download.
+ALONE := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
+test-engines: .venv-trl/ready .venv-verl/ready
+	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py
+	$(ALONE) .venv-verl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_verl.py
 
 bench: .venv/base .venv-trl/ready
 	$(BIN)/tokencredit bench speed --trl-python .venv-trl/bin/python
 
 clean:
-	rm -rf .venv .venv-trl
+	rm -rf .venv .venv-trl .venv-verl

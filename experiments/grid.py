@@ -26,9 +26,14 @@ def train(recipe: str, seed: int, flags: str, runs: Path) -> dict[str, Any]:
     folder = runs / f"{recipe}-{seed}-{abs(hash(flags))}"
     command = [sys.executable, "-m", "tokencredit", "train", "--recipe", recipe, "--seed", str(seed), "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *shlex.split(flags)], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{recipe} seed {seed} ended with {done.returncode}: {done.stderr[-2000:]}")
+    said = runs / f"{folder.name}.txt"
+    with said.open("w") as output:
+        process = subprocess.Popen([*command, *shlex.split(flags)], stdout=output, stderr=subprocess.STDOUT, env=environment)
+        # Waited for by hand, because only so does the system tell what this one process used.
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{recipe} seed {seed} ended with {process.returncode}: {said.read_text()[-2000:]}")
     result = json.loads((folder / "result.json").read_text())
     environment_file = json.loads((folder / "env.json").read_text())
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -46,6 +51,7 @@ def train(recipe: str, seed: int, flags: str, runs: Path) -> dict[str, Any]:
         "curve": curve,
         "final_entropy": metrics[-1]["entropy"],
         "seconds": sum(result["seconds"].values()),
+        "cpu_seconds": used.ru_utime + used.ru_stime,
         "stages": result["seconds"],
     }
 
@@ -65,8 +71,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Mean ± standard deviation over seeds; the paired difference to dapo where dapo was run with the same seeds and flags."""
     lines = [
         "| recipe | seeds | sampled before | sampled after | greedy after | pass@k after | curve area | paired to dapo (area) "
-        f"| rollouts | rollouts to {THRESHOLD:.0%} | entropy | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| rollouts | rollouts to {THRESHOLD:.0%} | entropy | seconds | CPU seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     keys = list(dict.fromkeys((row["recipe"], row["flags"]) for row in rows))
     for recipe, flags in keys:
@@ -81,7 +87,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {spread([row['after']['sampled'] for row in own])} | {spread([row['after']['greedy'] for row in own])} "
             f"| {spread([row['after']['pass_at_k'] for row in own])} | {spread([curve_area(row) for row in own])} | {gap} "
             f"| {mean(row['rollouts_used'] for row in own):,.0f} | {to_threshold} "
-            f"| {spread([row['final_entropy'] for row in own], 3, 1.0)} | {spread([row['seconds'] for row in own], 0, 1.0)} |"
+            f"| {spread([row['final_entropy'] for row in own], 3, 1.0)} | {spread([row['seconds'] for row in own], 0, 1.0)} "
+            f"| {spread([row['cpu_seconds'] for row in own], 0, 1.0) if all('cpu_seconds' in row for row in own) else '–'} |"
         )
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokencredit.advantage import group_advantage
+    from tokencredit.audit import audit_recipe
     from tokencredit.batching import make_plan
     from tokencredit.compose import resolve
     from tokencredit.credit import delta_coefficients
@@ -18,6 +19,7 @@ _HOME = {
     "delta_coefficients": "tokencredit.credit",
     "clipped_surrogate": "tokencredit.objective",
     "make_plan": "tokencredit.batching",
+    "audit_recipe": "tokencredit.audit",
     "Rollouts": "tokencredit.types",
     "Scored": "tokencredit.types",
     "Credited": "tokencredit.types",
@@ -37,6 +39,7 @@ __all__ = [
     "Scored",
     "StepPlan",
     "StepResult",
+    "audit_recipe",
     "clipped_surrogate",
     "delta_coefficients",
     "group_advantage",

@@ -9,17 +9,22 @@ from torch import Tensor
 from tokencredit.advantage import ADVANTAGES, AdvantageOutcome
 from tokencredit.batching import make_plan
 from tokencredit.credit import CREDITS, CreditMethod
-from tokencredit.objective import OBJECTIVES, Objective, with_kl
-from tokencredit.shape import overlong_penalty
+from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
+from tokencredit.objective.correction import correction_weight
+from tokencredit.shape import SHAPES, ShapeMethod
 from tokencredit.stages import Recipe, knobs
 from tokencredit.types import Aggregation, StepPlan
 
+SAMPLED_EVIDENCE = {
+    "ibpo": ("references", "prefer_correct"),
+    "process": ("boundary", "every", "continuations", "budget"),
+}
+"""Knobs of a choice that steer how its evidence is sampled: for the engine, not for the mathematics."""
 
-def build_shape(recipe: Recipe, *, max_length: int) -> Callable[[Tensor], Tensor] | None:
-    """`length -> penalty`, or None where the score is compared as it is."""
-    if recipe.shape.type == "none":
-        return None
-    return partial(overlong_penalty, max_length=max_length, **knobs(recipe.shape))
+
+def build_shape(recipe: Recipe) -> ShapeMethod:
+    method = SHAPES[recipe.shape.type]
+    return ShapeMethod(partial(method.adjust, **knobs(recipe.shape, *SAMPLED_EVIDENCE.get(recipe.shape.type, ()))), method.needs)
 
 
 def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
@@ -28,7 +33,7 @@ def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
 
 def build_credit(recipe: Recipe) -> CreditMethod:
     method = CREDITS[recipe.credit.type]
-    return CreditMethod(partial(method.assign, **knobs(recipe.credit)), method.needs)
+    return CreditMethod(partial(method.assign, **knobs(recipe.credit, *SAMPLED_EVIDENCE.get(recipe.credit.type, ()))), method.needs)
 
 
 class AggregatedObjective(NamedTuple):
@@ -41,11 +46,24 @@ class AggregatedObjective(NamedTuple):
 def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
     choice = recipe.objective
     objective = OBJECTIVES[choice.type](**knobs(choice, "aggregation", "constant_length"))
+    if recipe.correction.kind != "none":
+        objective = with_correction(objective)
     if recipe.kl.beta > 0 and recipe.kl.place == "loss":
         objective = with_kl(objective, beta=recipe.kl.beta, estimator=recipe.kl.estimator)
     return AggregatedObjective(objective, choice.aggregation, choice.constant_length or max_length)
 
 
+def build_correction(recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """`(old_logp, behavior_logp, mask) -> weight`, or None where sampler and trainer are taken to agree."""
+    return None if recipe.correction.kind == "none" else partial(correction_weight, **knobs(recipe.correction))
+
+
 def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..., StepPlan]:
-    """`(lengths, group, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan` with the recipe's dealing and denominators."""
-    return partial(make_plan, kind=recipe.batching.type, aggregation=objective.aggregation, constant_length=objective.constant_length)
+    """`(lengths, group, advantage=, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan`: the recipe's dealing and denominators."""
+    return partial(
+        make_plan,
+        kind=recipe.batching.type,
+        aggregation=objective.aggregation,
+        constant_length=objective.constant_length,
+        **knobs(recipe.batching),
+    )

@@ -9,7 +9,8 @@ from tokencredit.nearest import nearest
 
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
-    "recipes": "list every recipe with its paper and stage choices",
+    "recipes": "list every recipe; `recipes NAME` shows one in full",
+    "audit": "tell whether opposing updates on shared tokens cancel, recipe by recipe",
     "doctor": "show versions, devices and extras",
     "bench": "measure: `bench speed`",
 }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tokencredit.stages import Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share
+from tokencredit.stages import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
 
 
 class StepsTask(Frozen):
@@ -100,12 +100,15 @@ class TrainConfig(Recipe):
     def _plannable(self) -> "TrainConfig":
         """Refuse here, before anything is sampled, what the stages would refuse later."""
         sampling, optimizer = self.sampling, self.optimizer
-        if sampling.group_size == 1:
-            raise ValueError(
-                f"sampling.group_size is 1 but advantage {self.advantage.type!r} compares siblings; give a group size of at least 2"
-            )
+        if sampling.group_size == 1 and (reason := self._needs_siblings()) is not None:
+            raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
         rows = sampling.prompts * sampling.group_size
-        units, what = (sampling.prompts, "prompts") if self.batching.type == "query-preserved" else (rows, "responses")
+        units, what = (sampling.prompts, "prompts") if keeps_queries(self.batching) else (rows, "responses")
+        if self.batching.type == "stratified" and optimizer.steps_per_batch > sampling.group_size:
+            raise ValueError(
+                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but batching 'stratified' puts a response of every prompt "
+                f"into every optimizer step and sampling.group_size is {sampling.group_size}; give no more steps than that"
+            )
         if optimizer.steps_per_batch > units:
             raise ValueError(f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but a batch holds only {units} {what} to deal")
         if optimizer.max_tokens <= sampling.max_new_tokens:
@@ -114,3 +117,15 @@ class TrainConfig(Recipe):
                 "plus its prompt; give a larger budget"
             )
         return self
+
+    def _needs_siblings(self) -> str | None:
+        """Why a prompt with one response would teach nothing."""
+        if self.advantage.type not in WITHOUT_SIBLINGS:
+            return f"advantage {self.advantage.type!r} compares siblings"
+        if self.shape.type == "ibpo":
+            return "shape 'ibpo' corrects a response by a sibling"
+        if self.credit.type == "ktae":
+            return "credit 'ktae' counts tokens over siblings"
+        if self.filter_groups:
+            return "filter_groups looks for groups whose scores differ"
+        return None

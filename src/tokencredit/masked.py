@@ -17,6 +17,11 @@ def masked_mean(value: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) ->
     return masked_sum(value, mask) / mask.sum().clamp(min=1)
 
 
+def response_mean(value: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"]) -> Float[Tensor, "seq 1"]:
+    """Mean over each response's masked tokens; 0 for a response without any."""
+    return value.where(mask, 0.0).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
 class GroupStatistics(NamedTuple):
     """Per response: the statistics of the group it belongs to, over graded responses."""
 
@@ -25,24 +30,40 @@ class GroupStatistics(NamedTuple):
     std: Float[Tensor, " seq"]
 
 
-def group_statistics(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"]) -> GroupStatistics:
+def group_statistics(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"], times: Int[Tensor, " seq"] | None = None) -> GroupStatistics:
     """Count, mean and sample standard deviation (n-1, two-pass, in float64) of each group, NaN values left out.
 
+    With `times` a value stands, and is counted, that many times: a reward carried by every token of its response.
     A group with no value has mean 0; one with fewer than two values has standard deviation 0, and so has one whose
     values differ by no more than the rounding of their own precision.
     """
     index = torch.unique(group, return_inverse=True)[1]
     known = ~value.isnan()
     exact = torch.where(known, value, torch.zeros_like(value)).double()
+    weight = known.double() if times is None else known * times.double()
 
     def over_group(row_value: Tensor) -> Tensor:
         return torch.zeros_like(exact).index_add_(0, index, row_value)[index]
 
-    count = over_group(known.double())
-    mean = over_group(exact) / count.clamp(min=1)
-    deviation = torch.where(known, exact - mean, torch.zeros_like(exact))
-    std = (over_group(deviation.square()) / (count - 1).clamp(min=1)).sqrt()
-    size = over_group(exact.abs()) / count.clamp(min=1)
+    count = over_group(weight)
+    mean = over_group(weight * exact) / count.clamp(min=1)
+    std = (over_group(weight * (exact - mean).square()) / (count - 1).clamp(min=1)).sqrt()
+    size = over_group(weight * exact.abs()) / count.clamp(min=1)
     rounding = 4 * torch.finfo(value.dtype).eps * size
     std = torch.where(std > rounding, std, torch.zeros_like(std))
     return GroupStatistics(count.to(value.dtype), mean.to(value.dtype), std.to(value.dtype))
+
+
+def best_sibling(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"]) -> Float[Tensor, " seq"]:
+    """The best value among a response's siblings, its own and NaN values left out; -inf where there is none."""
+    index = torch.unique(group, return_inverse=True)[1]
+    nothing = torch.full_like(value, -torch.inf)
+    known = torch.where(value.isnan(), nothing, value)
+
+    def over_group(row_value: Tensor) -> Tensor:
+        return nothing.scatter_reduce(0, index, row_value, "amax")[index]
+
+    best = over_group(known)
+    leads = value == best
+    leaders = torch.zeros_like(index).index_add_(0, index, leads.to(index.dtype))[index]
+    return torch.where(leads & (leaders == 1), over_group(torch.where(leads, nothing, known)), best)

@@ -12,3 +12,6 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
         "optimizer": {"learning_rate": 5e-4},
     },
 }
+
+REVISION_PRESETS: dict[str, dict[str, Any]] = {"steps": {"model": "steps-revise"}}
+"""Per task: what a recipe needs that asks the policy for revisions. The base was warm-started on some, or it could not attempt any."""

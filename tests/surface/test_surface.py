@@ -15,13 +15,17 @@ from tokencredit.compose import resolve, to_toml, validated
 from tokencredit.recipes import RECIPES
 
 SIGNATURES = {
-    "group_advantage": ["reward", "group", "kind", "preset"],
+    "group_advantage": ["reward", "group", "kind", "preset", "length"],
+    "audit_recipe": ["recipe", "conditions", "seed"],
     "delta_coefficients": [
         "logp", "hidden", "advantage", "mask", "group", "lam_min", "lam_max", "refinements", "scope", "shards", "proxy", "tokens", "head",
         "top_k", "sampling_temperature", "score", "assignment", "coefficient_map", "normalize", "gamma_scale", "fixed_temperature",
         "seed", "reduce",
     ],
-    "make_plan": ["lengths", "group", "kind", "optimizer_steps", "max_tokens", "seed", "aggregation", "constant_length", "cost"],
+    "make_plan": [
+        "lengths", "group", "kind", "optimizer_steps", "max_tokens", "seed", "aggregation", "constant_length", "cost", "advantage",
+        "method", "keep_queries", "mass",
+    ],
     "clipped_surrogate": ["logp", "old_logp", "credit", "clip_low", "clip_high", "dual_clip"],
     "train": ["config", "path", "listener", "stop", "resume"],
     "resolve": ["layers"],
@@ -36,7 +40,7 @@ METRICS = {
 
 def test_public_names() -> None:
     assert set(package.__all__) == {
-        "RECIPES", "Credited", "PlannedStep", "Rollouts", "Scored", "StepPlan", "StepResult", "clipped_surrogate",
+        "RECIPES", "Credited", "PlannedStep", "Rollouts", "Scored", "StepPlan", "StepResult", "audit_recipe", "clipped_surrogate",
         "delta_coefficients", "group_advantage", "make_plan", "resolve", "train",
     }  # fmt: skip
     for name in package.__all__:
@@ -51,7 +55,12 @@ def test_signatures(name: str) -> None:
 
 
 def test_recipe_names() -> None:
-    assert list(RECIPES) == ["grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "delta"]
+    assert list(RECIPES) == [
+        "grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo",
+        "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "vineppo", "ibpo", "ibpo-mask", "c-rf",
+        "ntf", "ntf-whitened", "cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only",
+        "negative-only", "random-lambda",
+    ]  # fmt: skip
 
 
 def test_authors_numbers() -> None:
@@ -175,5 +184,9 @@ def test_a_task_table_may_leave_its_type_to_the_default(tmp_path: Path) -> None:
 
 def test_help_names_every_choice(tmp_path: Path) -> None:
     said = " ".join(tokencredit("train", "-h", cwd=tmp_path).stdout.split())
-    for words in ("--credit.type: uniform, delta", "--batching.type: shuffled, query-preserved", "[CONFIG.toml ...]"):
+    for words in (
+        "--credit.type: uniform, delta, ntf, forking, ktae, one-sided, edit-mask, process",
+        "--batching.type: shuffled, query-preserved, reward-balanced, stratified",
+        "[CONFIG.toml ...]",
+    ):
         assert words in said

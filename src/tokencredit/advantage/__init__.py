@@ -1,36 +1,63 @@
 """One number per response. `ADVANTAGES` is the table: name -> stage function."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tokencredit.advantage.asym import asym_advantage
+from tokencredit.advantage.c_rf import c_rf_advantage
 from tokencredit.advantage.dr_grpo import dr_grpo_advantage
+from tokencredit.advantage.fade import fade_advantage
+from tokencredit.advantage.gpg import gpg_advantage
 from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.opo import opo_advantage
+from tokencredit.advantage.pass_at_k import pass_at_k_advantage
+from tokencredit.advantage.power import power_advantage
 from tokencredit.advantage.preset import PresetName
+from tokencredit.advantage.reinforce_pp import reinforce_pp_advantage
+from tokencredit.advantage.reinforce_pp_baseline import reinforce_pp_baseline_advantage
 from tokencredit.advantage.rloo import rloo_advantage
-from tokencredit.advantage.stage import Advantage, AdvantageInputs, AdvantageOutcome, from_rewards
+from tokencredit.advantage.stage import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards
 
 ADVANTAGES: dict[str, Advantage] = {
     "grpo": from_rewards(grpo_advantage),
     "dr-grpo": from_rewards(dr_grpo_advantage),
     "rloo": from_rewards(rloo_advantage),
+    "reinforce++": from_lengths(reinforce_pp_advantage),
+    "reinforce++-baseline": from_lengths(reinforce_pp_baseline_advantage),
+    "opo": from_lengths(opo_advantage),
+    "gpg": from_rewards(gpg_advantage),
+    "pass-at-k": from_rewards(pass_at_k_advantage),
+    "fade": fade_advantage,
+    "power": from_rewards(power_advantage),
+    "asym": from_rewards(asym_advantage),
+    "c-rf": from_rewards(c_rf_advantage),
 }
+
+GroupAdvantageKind = Literal["grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"]
 
 
 def group_advantage(
     reward: Float[Tensor, " seq"],
     group: Int[Tensor, " seq"],
     *,
-    kind: Literal["grpo", "dr-grpo", "rloo"] = "grpo",
+    kind: GroupAdvantageKind = "grpo",
     preset: PresetName = "tokencredit",
+    length: Int[Tensor, " seq"] | None = None,
 ) -> Float[Tensor, " seq"]:
-    """Compare each response with its siblings. NaN rewards are left out and receive 0 (preset "verl" takes them as 0)."""
-    if kind not in ADVANTAGES:
-        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(ADVANTAGES)}")
+    """Compare each response with its siblings, or with the batch. NaN rewards are left out and receive 0 (preset "verl": are 0).
+
+    `length`, the loss tokens of each response, is what reinforce++, reinforce++-baseline and opo weigh responses by.
+    """
+    kinds = get_args(GroupAdvantageKind)
+    if kind not in kinds:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(kinds)}")
     if reward.shape != group.shape:
         raise ValueError(f"reward holds {reward.numel()} responses but group holds {group.numel()}; they must be the same")
-    return ADVANTAGES[kind](AdvantageInputs(reward, group), {}, preset=preset).advantage
+    if length is not None and length.shape != reward.shape:
+        raise ValueError(f"reward holds {reward.numel()} responses but length holds {length.numel()}; they must be the same")
+    return ADVANTAGES[kind](AdvantageInputs(reward, group, length), {}, preset=preset).advantage
 
 
 __all__ = ["ADVANTAGES", "AdvantageInputs", "AdvantageOutcome", "group_advantage"]

@@ -1,5 +1,6 @@
 """GRPO: how many group standard deviations a response lies above its siblings (DeepSeekMath, 2402.03300)."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -19,5 +20,6 @@ def grpo_advantage(
     epsilon = rule.epsilon if epsilon is None else epsilon
     value = comparable(reward, rule)
     count, mean, std = group_statistics(value, group)
-    advantage = (value - mean) / (std + epsilon) * (std > 0)
+    # Chosen, not multiplied by 0: with epsilon 0 the division is 0 / 0 where there is no spread.
+    advantage = torch.where(std > 0, (value - mean) / (std + epsilon), torch.zeros_like(value))
     return settled(advantage, value / (1 + epsilon), count, rule)

@@ -1,6 +1,7 @@
 """The form every advantage takes: evidence about responses and a state in, one number per response and the state out."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int
@@ -32,6 +33,7 @@ Advantage = Callable[..., AdvantageOutcome]
 def from_rewards(function: Callable[..., Tensor]) -> Advantage:
     """Lift `function(reward, group, **knobs)`, which remembers nothing, into the stage's form."""
 
+    @wraps(function)
     def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
         return AdvantageOutcome(function(inputs.reward, inputs.group, **knobs), state)
 
@@ -41,6 +43,7 @@ def from_rewards(function: Callable[..., Tensor]) -> Advantage:
 def from_lengths(function: Callable[..., Tensor]) -> Advantage:
     """Lift `function(reward, length, group, **knobs)`, which remembers nothing, into the stage's form."""
 
+    @wraps(function)
     def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
         if inputs.length is None:
             raise ValueError("length is missing; this advantage weighs responses by their loss tokens")

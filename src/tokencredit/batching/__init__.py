@@ -1,17 +1,26 @@
 """Which tokens meet in one optimizer step. `PLANNERS` is the table: name -> how rows are dealt to steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from math import isfinite
 from typing import Literal
 
 from torch import Tensor
 
 from tokencredit.batching.denominator import step_denominator
 from tokencredit.batching.micro import cut_micro_batches
-from tokencredit.batching.query_preserved import split_by_query
-from tokencredit.batching.shuffled import split_shuffled
+from tokencredit.batching.query_preserved import plan_by_query
+from tokencredit.batching.reward_balanced import BalanceMass, BalanceMethod, plan_reward_balanced
+from tokencredit.batching.shuffled import plan_shuffled
+from tokencredit.batching.stage import PlanInputs, Planner
+from tokencredit.batching.stratified import plan_stratified
 from tokencredit.types import Aggregation, PlannedStep, StepPlan
 
-PLANNERS: dict[str, Callable[..., list[list[int]]]] = {"shuffled": split_shuffled, "query-preserved": split_by_query}
+PLANNERS: dict[str, Planner] = {
+    "shuffled": plan_shuffled,
+    "query-preserved": plan_by_query,
+    "reward-balanced": plan_reward_balanced,
+    "stratified": plan_stratified,
+}
 
 
 def _integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
@@ -22,27 +31,41 @@ def _integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
     return [int(value) for value in listed]
 
 
+def _finite(name: str, values: Sequence[float] | Tensor) -> list[float]:
+    listed = [float(value) for value in (values.tolist() if isinstance(values, Tensor) else values)]
+    for value in listed:
+        if not isfinite(value):
+            raise ValueError(f"{name} holds {value}; it must hold finite numbers")
+    return listed
+
+
 def make_plan(
     lengths: Sequence[int] | Tensor,
     group: Sequence[int] | Tensor,
     *,
-    kind: Literal["shuffled", "query-preserved"] = "shuffled",
+    kind: Literal["shuffled", "query-preserved", "reward-balanced", "stratified"] = "shuffled",
     optimizer_steps: int,
     max_tokens: int,
     seed: int,
     aggregation: Aggregation = "token-mean",
     constant_length: int | None = None,
     cost: Sequence[int] | Tensor | None = None,
+    advantage: Sequence[float] | Tensor | None = None,
+    method: BalanceMethod = "assign",
+    keep_queries: bool = True,
+    mass: BalanceMass = "tokens",
 ) -> StepPlan:
     """Deal rows to optimizer steps, cut each into micro-batches, fix each step's denominator. Pure; no clock, no global RNG.
 
     `lengths` are loss tokens per row (they make denominators), `cost` the tokens a row takes in a forward pass
     (prompt included; default `lengths`), and `max_tokens` bounds rows x longest cost in a micro-batch.
+    `advantage`, `method`, `keep_queries` and `mass` are read by reward-balanced only.
     """
     lengths, group = _integers("lengths", lengths), _integers("group", group)
     costs = lengths if cost is None else _integers("cost", cost)
-    for name, values in (("group", group), ("cost", costs)):
-        if len(values) != len(lengths):
+    advantages = None if advantage is None else _finite("advantage", advantage)
+    for name, values in (("group", group), ("cost", costs), ("advantage", advantages)):
+        if values is not None and len(values) != len(lengths):
             raise ValueError(f"lengths holds {len(lengths)} rows but {name} holds {len(values)}; they must be the same")
     for name, values in (("lengths", lengths), ("cost", costs)):
         if values and min(values) < 0:
@@ -51,15 +74,21 @@ def make_plan(
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(PLANNERS)}")
     if optimizer_steps < 1:
         raise ValueError(f"optimizer_steps is {optimizer_steps}; it must be at least 1")
-    steps = [
-        PlannedStep(
-            micro_batches=cut_micro_batches(rows, costs, max_tokens=max_tokens),
-            denominator=step_denominator([lengths[row] for row in rows], aggregation=aggregation, constant_length=constant_length),
-            prompts=len({group[row] for row in rows}),
-            tokens=sum(lengths[row] for row in rows),
+    inputs = PlanInputs(lengths, group, advantages, optimizer_steps, seed)
+    knobs = {"method": method, "keep_queries": keep_queries, "mass": mass} if kind == "reward-balanced" else {}
+    steps = []
+    for rows, scale in PLANNERS[kind](inputs, **knobs):
+        micro_batches = cut_micro_batches(rows, costs, max_tokens=max_tokens)
+        scale_of = None if scale is None else dict(zip(rows, scale, strict=True))
+        steps.append(
+            PlannedStep(
+                micro_batches=micro_batches,
+                denominator=step_denominator([lengths[row] for row in rows], aggregation=aggregation, constant_length=constant_length),
+                prompts=len({group[row] for row in rows}),
+                tokens=sum(lengths[row] for row in rows),
+                credit_scale=None if scale_of is None else tuple(scale_of[row] for micro in micro_batches for row in micro),
+            )
         )
-        for rows in PLANNERS[kind](group, optimizer_steps=optimizer_steps, seed=seed)
-    ]
     return StepPlan(kind=kind, seed=seed, rows=len(lengths), steps=tuple(steps))
 
 

@@ -1,12 +1,24 @@
 """One number per token. `CREDITS` is the table: name -> method."""
 
 from tokencredit.credit.delta import delta_coefficients, delta_credit
+from tokencredit.credit.edit_mask import edit_mask_credit
+from tokencredit.credit.forking import forking_credit
+from tokencredit.credit.ktae import ktae_credit
+from tokencredit.credit.ntf import ntf_credit
+from tokencredit.credit.one_sided import one_sided_credit
+from tokencredit.credit.process import process_credit
 from tokencredit.credit.stage import CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.credit.uniform import uniform_credit
 
 CREDITS: dict[str, CreditMethod] = {
     "uniform": CreditMethod(uniform_credit),
     "delta": CreditMethod(delta_credit, needs=frozenset({"hidden"})),
+    "ntf": CreditMethod(ntf_credit),
+    "forking": CreditMethod(forking_credit),
+    "ktae": CreditMethod(ktae_credit),
+    "one-sided": CreditMethod(one_sided_credit),
+    "edit-mask": CreditMethod(edit_mask_credit, needs=frozenset({"revisions"})),
+    "process": CreditMethod(process_credit, needs=frozenset({"prefix-values"})),
 }
 
 __all__ = ["CREDITS", "CreditInputs", "CreditMethod", "CreditOutcome", "delta_coefficients"]

@@ -1,35 +1,36 @@
 """The per-token surrogate and its aggregation. `OBJECTIVES` is the table: name -> function making an Objective."""
 
 from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor
 
 from tokencredit.objective.aggregate import token_weight
-from tokencredit.objective.kl import KlEstimator, kl_estimate
-from tokencredit.objective.ppo_clip import clipped_surrogate
+from tokencredit.objective.cispo import cispo
+from tokencredit.objective.clip_cov import clip_cov
+from tokencredit.objective.correction import correction_weight, with_correction
+from tokencredit.objective.dfpo import dfpo
+from tokencredit.objective.fipo import fipo
+from tokencredit.objective.gmpo import gmpo
+from tokencredit.objective.gspo import gspo
+from tokencredit.objective.kl import kl_estimate, with_kl
+from tokencredit.objective.kl_cov import kl_cov
+from tokencredit.objective.policy_gradient import policy_gradient
+from tokencredit.objective.ppo_clip import clipped_surrogate, ppo_clip
+from tokencredit.objective.sapo import sapo
+from tokencredit.objective.sign_blind_clip import sign_blind_clip
 from tokencredit.objective.stage import Objective, StepStatistic, TokenInputs
 
-
-def ppo_clip(*, clip_low: float, clip_high: float, dual_clip: float | None) -> Objective:
-    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
-        return -clipped_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-
-    return Objective(token_loss=token_loss, silent_without_credit=True)
-
-
-def with_kl(objective: Objective, *, beta: float, estimator: KlEstimator) -> Objective:
-    """Add beta x KL to a frozen reference to every token's loss."""
-
-    def token_loss(inputs: TokenInputs, statistic: Any) -> Tensor:
-        if inputs.reference_logp is None:
-            raise ValueError("reference_logp is missing; a KL term in the loss needs the reference's log-probs")
-        return objective.token_loss(inputs, statistic) + beta * kl_estimate(inputs.logp, inputs.reference_logp, kind=estimator)
-
-    return Objective(token_loss=token_loss, statistic=objective.statistic)
-
-
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"ppo-clip": ppo_clip}
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "ppo-clip": ppo_clip,
+    "sign-blind-clip": sign_blind_clip,
+    "gspo": gspo,
+    "gmpo": gmpo,
+    "cispo": cispo,
+    "sapo": sapo,
+    "policy-gradient": policy_gradient,
+    "clip-cov": clip_cov,
+    "kl-cov": kl_cov,
+    "fipo": fipo,
+    "dfpo": dfpo,
+}
 
 __all__ = [
     "OBJECTIVES",
@@ -37,7 +38,9 @@ __all__ = [
     "StepStatistic",
     "TokenInputs",
     "clipped_surrogate",
+    "correction_weight",
     "kl_estimate",
     "token_weight",
+    "with_correction",
     "with_kl",
 ]

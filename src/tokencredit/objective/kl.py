@@ -1,11 +1,12 @@
 """Estimators of the divergence from a frozen reference, per sampled token (k1, k2, k3)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.objective.ratio import LOG_RATIO_LIMIT
+from tokencredit.objective.stage import Objective, TokenInputs
 
 KlEstimator = Literal["k1", "k2", "k3"]
 
@@ -22,3 +23,14 @@ def kl_estimate(
         log_ratio = (reference_logp - logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         return log_ratio.exp() - log_ratio - 1
     raise ValueError(f"kind is {kind!r}; it must be k1, k2 or k3")
+
+
+def with_kl(objective: Objective, *, beta: float, estimator: KlEstimator) -> Objective:
+    """Add beta x KL to a frozen reference to every token's loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: Any) -> Tensor:
+        if inputs.reference_logp is None:
+            raise ValueError("reference_logp is missing; a KL term in the loss needs the reference's log-probs")
+        return objective.token_loss(inputs, statistic) + beta * kl_estimate(inputs.logp, inputs.reference_logp, kind=estimator)
+
+    return Objective(token_loss=token_loss, statistic=objective.statistic)

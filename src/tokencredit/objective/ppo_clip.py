@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.stage import Objective, TokenInputs
 
 
 def clipped_surrogate(
@@ -27,3 +28,12 @@ def clipped_surrogate(
     if dual_clip is None:
         return surrogate
     return torch.where(credit < 0, torch.maximum(surrogate, dual_clip * credit), surrogate)
+
+
+def ppo_clip(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> Objective:
+    """The negative clipped surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -clipped_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)

@@ -86,7 +86,7 @@ class OpoAdvantage(Choice):
 class GpgAdvantage(Choice):
     """GPG: group-centred reward, scaled up when few responses are rewarded."""
 
-    formula = "A_i = (B / number of responses with a reward other than 0) (R_i - mean_g),  B responses in the batch"
+    formula = "A_i = (B / number of responses with a reward other than 0) (R_i - mean_g),  B graded responses in the batch"
 
     type: Literal["gpg"] = "gpg"
     preset: Preset = "tokencredit"
@@ -162,7 +162,7 @@ class AsymAdvantage(Choice):
 class CrfAdvantage(Choice):
     """C-RF: +1 or -1 by outcome, the two sides of the batch weighing the same. Needs no groups."""
 
-    formula = "A_i = +B/(2 B+) where score > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
+    formula = "A_i = +B/(2 B+) where R_i > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
     caveats = (
         "reading: sides are counted over the whole batch of rollouts, not per optimizer step",
         "not centred in a group: opposing signals of one prompt need not cancel",

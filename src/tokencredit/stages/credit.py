@@ -134,7 +134,7 @@ class KtaeCredit(Choice):
     """BM25's k1: how soon a repeated token counts no more."""
     length_share: Annotated[Share, CODE] = 0.5
     """BM25's b: how much long sides are discounted."""
-    correct_above: Annotated[Share, READING] = 0.5
+    correct_above: Annotated[Share, Origin("reading; public code: a reward above 0")] = 0.5
     """A score above this is a success."""
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ DualClip = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 class ObjectiveBase(Choice):
     """What every objective has beside its own numbers."""
 
-    aggregation: Annotated[Aggregation, PAPER] = "token-mean"
+    aggregation: Annotated[Aggregation, CODE] = "token-mean"
     """How token losses become one number."""
     constant_length: Annotated[Count | None, OURS] = None
     """Divisor per response when aggregation is constant; default the length limit."""
@@ -60,6 +60,8 @@ class SignBlindClipObjective(ObjectiveBase):
     """Ratios below 1 - this give no gradient."""
     clip_high: Annotated[NonNegative, READING] = 0.2
     """Ratios above 1 + this give no gradient."""
+    aggregation: Annotated[Aggregation, Origin("reading: one divisor for all tokens")] = "token-mean"
+    """How token losses become one number."""
 
 
 class GspoObjective(ObjectiveBase):
@@ -96,7 +98,7 @@ class GmpoObjective(ObjectiveBase):
     """Log-ratios of tokens with negative credit are clipped below minus this."""
     clip_high: Annotated[NonNegative, Origin("general knowledge of the paper's settings")] = 0.4
     """Log-ratios of tokens with positive credit are clipped above this."""
-    form: Annotated[Literal["token", "sequence"], CODE] = "token"
+    form: Annotated[Literal["token", "sequence"], OURS] = "token"
     """sequence differentiates the one ratio itself; the same gradient with uniform credit."""
     aggregation: Annotated[Aggregation, CODE] = "sequence-mean"
     """How token losses become one number."""
@@ -182,7 +184,7 @@ class FipoObjective(ObjectiveBase):
     caveats = (
         "the weight is found anew at every optimizer step; on the first one after sampling it is 1",
         "where a < 0 and rho > safety, f stays within [1 - safety_band, 1]",
-        "reading: a response with more than one dual-clipped token (a < 0, rho > dual_clip) gives no gradient",
+        "a response with more than one dual-clipped token (a < 0, rho > dual_clip) gives no gradient",
     )
 
     type: Literal["fipo"] = "fipo"
@@ -226,6 +228,8 @@ class DfpoObjective(ObjectiveBase):
     """Fold 1/T_i (relative to the group's mean length) into the weight before the transformation."""
     floor: Annotated[bool, READING] = False
     """Raise negative orthogonal weights to 0, which gives up exact cancellation."""
+    aggregation: Annotated[Aggregation, Origin("reading: one divisor for the group")] = "token-mean"
+    """How token losses become one number."""
 
 
 ObjectiveChoice = (

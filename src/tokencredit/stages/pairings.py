@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tokencredit.stages.advantage import AdvantageChoice
 from tokencredit.stages.batching import BatchingChoice
 from tokencredit.stages.credit import CreditChoice
-from tokencredit.stages.objective import ObjectiveChoice
+from tokencredit.stages.objective import GmpoObjective, GspoObjective, ObjectiveChoice
 from tokencredit.stages.shape import ShapeChoice
 from tokencredit.stages.terms import Kl
 
@@ -22,7 +22,7 @@ class Stages(NamedTuple):
 
 def _sequence_form_averages_credit(stages: Stages) -> str | None:
     objective, credit = stages.objective, stages.credit
-    if objective.type in ("gspo", "gmpo") and objective.form == "sequence" and credit.type != "uniform":
+    if isinstance(objective, GspoObjective | GmpoObjective) and objective.form == "sequence" and credit.type != "uniform":
         return (
             f"objective.form is 'sequence' but credit {credit.type!r} differs between tokens: one ratio per response averages it away; "
             "use objective.form 'token'"

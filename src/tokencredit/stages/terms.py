@@ -23,7 +23,7 @@ class Correction(Frozen):
 
     kind: Annotated[Literal["none", "tis", "mis"], OURS] = "none"
     """tis truncates the ratio trainer / sampler at cap; mis drops what lies beyond it."""
-    level: Annotated[Literal["token", "sequence"], CODE] = "token"
+    level: Annotated[Literal["token", "sequence"], OURS] = "token"
     """A ratio per token, or one per response (the product)."""
     cap: Annotated[Positive, CODE] = 2.0
     """Largest ratio that is used as it is."""

@@ -1,7 +1,7 @@
 """What a task is: problems to ask, and a verifier that reads a response."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, runtime_checkable
 
 Split = Literal["train", "held-out"]
 
@@ -28,3 +28,40 @@ class Task(Protocol):
     def grade(self, problem: Problem, response: str) -> float: ...
 
     def token_class(self, problem: Problem, response: str) -> list[str]: ...
+
+
+@runtime_checkable
+class StepMarking(Task, Protocol):
+    """A task that knows where the steps of a response begin (character offsets), for credit per step."""
+
+    def step_starts(self, problem: Problem, response: str) -> list[int]: ...
+
+
+@runtime_checkable
+class Revisable(Task, Protocol):
+    """A task with a prompt of its own that asks for a corrected response, given a failed try and a sibling of it."""
+
+    def revise(self, problem: Problem, failed: str, sibling: str) -> str: ...
+
+
+def marks_steps(task: Task) -> TypeGuard[StepMarking]:
+    return isinstance(task, StepMarking)
+
+
+REVISION_TEMPLATE = """{prompt}
+
+A first attempt:
+{failed}
+
+Another attempt at the same problem:
+{sibling}
+
+The first attempt is wrong. Keep what is right in it, correct the mistake, and write the whole solution again:
+"""
+
+
+def revision_prompt(task: Task, problem: Problem, failed: str, sibling: str) -> str:
+    """The task's own revision prompt, or a template in words for tasks that ask in words."""
+    if isinstance(task, Revisable):
+        return task.revise(problem, failed, sibling)
+    return REVISION_TEMPLATE.format(prompt=problem.prompt, failed=failed, sibling=sibling)

@@ -103,6 +103,12 @@ class Steps:
             value = step.result
         return truth
 
+    def step_starts(self, problem: Problem, response: str) -> list[int]:
+        """Where each written step begins, and where the answer does."""
+        starts = [step.at - 4 for step in parse_steps(response)]
+        mark = response.find("#")
+        return starts if mark < 0 else [*starts, mark]
+
     def revise(self, problem: Problem, failed: str, sibling: str) -> str:
         """The prompt that asks for a corrected response, given a failed try and a sibling of it."""
         return f"{problem.prompt}?{failed}?{sibling}>"

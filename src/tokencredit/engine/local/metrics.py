@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 
+from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.masked import group_statistics, masked_mean
+from tokencredit.objective.correction import CorrectionLevel, mismatch
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Credited, StepPlan, StepResult
 
@@ -21,7 +23,20 @@ def sampler_mismatch(credited: Credited) -> float:
     return float(masked_mean((credited.old_logp - rollouts.behavior_logp.to(credited.old_logp.dtype)).abs(), rollouts.loss_mask))
 
 
-def step_metrics(credited: Credited, plan: StepPlan, result: StepResult) -> dict[str, float]:
+def state_metrics(state: StageState) -> dict[str, float]:
+    """Every number a method remembers, under its stage's name: a controller is seen while it works."""
+    return {
+        f"{stage}/{name}": float(value)
+        for stage, remembered in state._asdict().items()
+        for name, value in remembered.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+def step_metrics(
+    credited: Credited, plan: StepPlan, result: StepResult, *, correction_level: CorrectionLevel = "token"
+) -> dict[str, float]:
+    """`correction_level` is the level at which the correction's weights were made; their ratios are told at it."""
     scored, rollouts = credited.scored, credited.rollouts
     graded = scored.graded
     spread = group_statistics(scored.reward, rollouts.group).std
@@ -46,6 +61,10 @@ def step_metrics(credited: Credited, plan: StepPlan, result: StepResult) -> dict
     if credited.coefficient is not None:
         inside = credited.coefficient[rollouts.loss_mask].double()
         row |= {"coefficient_mean": float(inside.mean()), "coefficient_std": float(inside.std(correction=0))}
+    if credited.correction is not None:
+        old_logp, behavior_logp = credited.old_logp, rollouts.behavior_logp.to(credited.old_logp.dtype)
+        found = mismatch(old_logp, behavior_logp, credited.correction, rollouts.loss_mask, level=correction_level)
+        row |= {f"correction/{name}": value for name, value in found._asdict().items()}
     if credited.reference_logp is not None:
         row["kl"] = float(masked_mean(credited.old_logp - credited.reference_logp, rollouts.mask))
     return row

@@ -8,15 +8,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.build import build_advantage, build_credit, build_objective, build_planner, build_shape
+from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
 from tokencredit.config import TrainConfig
 from tokencredit.credit import CreditInputs, CreditOutcome
+from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, lm_head, row_cost
-from tokencredit.shape import kl_penalty
+from tokencredit.shape import ShapeInputs, kl_penalty
+from tokencredit.stages import keeps_queries
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan
+
+NOTHING_EXTRA = ExtraEvidence()
 
 
 class StageState(NamedTuple):
@@ -37,7 +42,8 @@ class Pipeline:
     def __init__(self, config: TrainConfig) -> None:
         limit = config.sampling.max_new_tokens
         self.config = config
-        self.shape = build_shape(config, max_length=limit)
+        self.shape = build_shape(config)
+        self.correction = build_correction(config)
         self.advantage = build_advantage(config)
         self.credit = build_credit(config)
         self.objective = build_objective(config, max_length=limit)
@@ -68,10 +74,12 @@ class Pipeline:
             dtype=self.config.dtype,
         )
 
-    def shape_reward(self, rollouts: Rollouts, score: Tensor, logp: Tensor, reference_logp: Tensor | None) -> Scored:
-        reward = score.double()
-        if self.shape is not None:
-            reward = reward + self.shape(rollouts.mask.sum(-1))
+    def shape_reward(
+        self, rollouts: Rollouts, score: Tensor, logp: Tensor, reference_logp: Tensor | None, extra: ExtraEvidence = NOTHING_EXTRA
+    ) -> Scored:
+        repaired = None if extra.revisions is None else extra.revisions.repaired
+        inputs = ShapeInputs(score, rollouts.mask.sum(-1), self.config.sampling.max_new_tokens, repaired)
+        reward = score.double() + self.shape.adjust(inputs)
         kl = self.config.kl
         if reference_logp is not None and kl.place == "reward":
             divergence = kl_estimate(logp, reference_logp, kind=kl.estimator)
@@ -87,9 +95,19 @@ class Pipeline:
         state: StageState,
         *,
         seed: int,
+        extra: ExtraEvidence = NOTHING_EXTRA,
     ) -> CreditedBatch:
         rollouts = scored.rollouts
-        compared = self.advantage(AdvantageInputs(scored.reward, rollouts.group), state.advantage)
+        compared = self.advantage(
+            AdvantageInputs(
+                scored.reward,
+                rollouts.group,
+                length=rollouts.loss_mask.sum(-1),
+                score=scored.score,
+                entropy=float(masked_mean(evidence.entropy, rollouts.loss_mask)),
+            ),
+            state.advantage,
+        )
         # Whatever a preset makes of an ungraded response among its siblings, its own tokens carry no credit.
         advantage = compared.advantage.where(scored.graded, 0.0)
         if not evidence.logp.isfinite().all():
@@ -106,6 +124,10 @@ class Pipeline:
                 temperature=self.config.sampling.temperature,
                 hidden=evidence.hidden,
                 head=cast(Tensor, lm_head(policy.model).weight).detach(),
+                score=scored.score,
+                end_tokens=policy.end_tokens,
+                edited=None if extra.revisions is None else extra.revisions.edited,
+                prefix_value=extra.prefix_value,
             ),
             state.credit,
         )
@@ -117,8 +139,14 @@ class Pipeline:
             coefficient=assigned.coefficient,
             credit=assigned.credit,
             reference_logp=reference_logp,
+            correction=self._correct(rollouts, evidence.logp),
         )
         return CreditedBatch(credited, StageState(compared.state, assigned.state))
+
+    def _correct(self, rollouts: Rollouts, old_logp: Tensor) -> Tensor | None:
+        if self.correction is None:
+            return None
+        return self.correction(old_logp, rollouts.behavior_logp.to(old_logp.dtype), rollouts.loss_mask)
 
     def check_budget(self, rollouts: Rollouts) -> None:
         longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens
@@ -132,15 +160,16 @@ class Pipeline:
             # A method refuses what it cannot do with this model; that is for the user to change.
             raise ConfigError(f"credit {self.config.credit.type!r}: {problem}") from None
 
-    def plan(self, rollouts: Rollouts, *, seed: int) -> StepPlan:
+    def plan(self, credited: Credited, *, seed: int) -> StepPlan:
         """Dynamic sampling may come back with fewer groups than asked; then there are fewer optimizer steps, never empty ones."""
-        wanted = self.config.optimizer.steps_per_batch
+        rollouts = credited.rollouts
         groups = len(torch.unique(rollouts.group))
-        possible = groups if self.config.batching.type == "query-preserved" else len(rollouts.prompts)
+        possible = groups if keeps_queries(self.config.batching) else len(rollouts.prompts)
         return self._make_plan(
             rollouts.loss_mask.sum(-1),
             rollouts.group,
-            optimizer_steps=min(wanted, possible),
+            advantage=credited.advantage,
+            optimizer_steps=min(self.config.optimizer.steps_per_batch, possible),
             max_tokens=self.config.optimizer.max_tokens,
             seed=seed,
             cost=row_cost(rollouts),

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tokencredit.config import TrainConfig
+from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.policy import Policy
@@ -38,8 +39,9 @@ def showcase(
     score = grade_rollouts(policy, task, asked, rollouts)
     pipeline = Pipeline(config)
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
-    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None)
-    credited = pipeline.credit_tokens(policy, scored, evidence, None, state, seed=config.seed).credited
+    extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
+    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra)
+    credited = pipeline.credit_tokens(policy, scored, evidence, None, state, seed=config.seed, extra=extra).credited
     shown: list[ShownResponse] = []
     for group, problem in enumerate(asked):
         rows = (rollouts.group == group).nonzero()[:, 0].tolist()

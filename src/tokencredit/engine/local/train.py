@@ -1,13 +1,13 @@
 """The whole loop in one place:
 
-    sample -> grade -> score tokens -> shape -> advantage -> credit -> plan -> update -> record -> evaluate
+    sample -> grade -> score tokens -> (revise, branch) -> shape -> advantage -> credit -> plan -> update -> record -> evaluate
 
 Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
 the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
 Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from tokencredit.engine.local import metrics
 from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, restore_swapped, save_checkpoint, save_model
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
+from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.signals import StopRequest
@@ -28,7 +29,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
-from tokencredit.tasks import TASKS, Problem, Task
+from tokencredit.tasks import TASKS, Problem, Task, marks_steps, revision_prompt
 from tokencredit.types import Credited, StepPlan, StepResult
 
 
@@ -66,12 +67,18 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
 
 
-def check_fit(policy: Policy, problems: Sequence[Problem], config: TrainConfig) -> None:
+def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
     """Refuse, before anything is written, a model that cannot read the task or a budget that cannot hold its prompts."""
     prompts = [policy.encode(problem.prompt) for problem in problems]
     unknown = policy.tokenizer.unk_token_id
     if unknown is not None and any(unknown in prompt for prompt in prompts):
         raise ConfigError(f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {problems[0].prompt!r}")
+    if config.shape.type == "ibpo":
+        asked = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
+        if unknown is not None and unknown in policy.encode(asked):
+            raise ConfigError(f"model {config.model!r} has no tokens for revision prompts of task {config.task.type!r}, such as {asked!r}")
+    if config.credit.type == "process" and config.credit.boundary == "steps" and not marks_steps(task):
+        raise ConfigError(f"task {config.task.type!r} does not mark where steps begin; use credit.boundary 'tokens'")
     longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
     if longest > config.optimizer.max_tokens:
         raise ConfigError(
@@ -100,7 +107,7 @@ class Trainer:
             split="held-out",
             seed=derive_seed(config.seed, "held-out"),
         )
-        check_fit(self.policy, self.held_out, config)
+        check_fit(self.policy, self.task, self.held_out, config)
         self.pipeline = Pipeline(config)
         chosen = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -142,13 +149,20 @@ class Trainer:
             reference = None
             if self.reference is not None:
                 reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
+        with watch.stage("extra"):
+            extra = gather_extra(
+                policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=derive_seed(config.seed, "extra", number)
+            )
+            used = batch.rollouts_used + extra.rollouts_used
         with watch.stage("credit"):
-            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference)
+            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra)
             credited, state = pipeline.credit_tokens(
-                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number)
+                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number), extra=extra
             )
         with watch.stage("plan"):
-            plan = pipeline.plan(batch.rollouts, seed=derive_seed(config.seed, "plan", number))
+            plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
+        if not plan.steps:
+            return FinishedStep(used, state, None)
         with watch.stage("update"):
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(config, number)
@@ -161,14 +175,15 @@ class Trainer:
                 temperature=config.sampling.temperature,
                 gradient_clip=config.optimizer.gradient_clip,
                 dtype=config.dtype,
+                seed=derive_seed(config.seed, "objective", number),
             )
-        trained = TrainedBatch(credited, plan, result)
+        trained = TrainedBatch(credited, plan, result, extra.metrics)
         with watch.stage("record"):
             self.folder.append("plans.jsonl", {"step": number + 1, "digest": plan.digest, **plan.to_json()})
             if config.tokens_every and ((number + 1) % config.tokens_every == 0 or number in (0, config.steps - 1)):
                 columns = metrics.token_columns(number + 1, credited, plan, policy, self.task, batch.problems)
                 self.folder.write_tokens(number + 1, columns)
-        return FinishedStep(batch.rollouts_used, state, trained)
+        return FinishedStep(used, state, trained)
 
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         config, folder, watch = self.config, self.folder, Stopwatch()
@@ -191,8 +206,10 @@ class Trainer:
             state = finished.state
             rollouts_used += finished.rollouts_used
             row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
-            if finished.trained is not None:
-                row |= metrics.step_metrics(finished.trained.credited, finished.trained.plan, finished.trained.result)
+            row |= metrics.state_metrics(state)
+            if (trained := finished.trained) is not None:
+                level = config.correction.level
+                row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=level) | dict(trained.extra)
             last_step = number + 1 == config.steps
             if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or last_step):
                 with step_watch.stage("evaluate"):
@@ -242,13 +259,15 @@ class TrainedBatch(NamedTuple):
     credited: Credited
     plan: StepPlan
     result: StepResult
+    extra: Mapping[str, float]
+    """What evidence beyond the rollouts was sampled."""
 
 
 class FinishedStep(NamedTuple):
     rollouts_used: int
     state: StageState
     trained: TrainedBatch | None
-    """None where dynamic sampling found no group with a spread: nothing to learn from, no update."""
+    """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
 
 
 def train(

@@ -1,5 +1,6 @@
 """The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +12,10 @@ from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs, token_weight
+from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.probe.forward import precision, response_extent, response_logits
+from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 
@@ -25,20 +28,28 @@ class _MicroBatch(NamedTuple):
     """Loss tokens of each whole response."""
 
 
-def _gather(credited: Credited, rows: tuple[int, ...]) -> _MicroBatch:
+def _gather(credited: Credited, rows: tuple[int, ...], scale: dict[int, float] | None, seed: int) -> _MicroBatch:
     rollouts = credited.rollouts
     index = torch.tensor(rows, device=rollouts.tokens.device)
     width = max(1, int(response_extent(rollouts.mask[index]).max()))
     mask = rollouts.loss_mask[index]
-    reference = credited.reference_logp
     old_logp = credited.old_logp[index, :width]
+    factor = torch.ones_like(old_logp[:, 0]) if scale is None else old_logp.new_tensor([scale[row] for row in rows])
+
+    def in_batch(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value[index, :width].to(old_logp.dtype)
+
     inputs = TokenInputs(
         logp=old_logp,
         old_logp=old_logp,
-        credit=credited.credit[index, :width].to(old_logp.dtype),
+        credit=credited.credit[index, :width].to(old_logp.dtype) * factor[:, None],
         mask=mask[:, :width],
         group=rollouts.group[index],
-        reference_logp=None if reference is None else reference[index, :width],
+        reference_logp=in_batch(credited.reference_logp),
+        advantage=credited.advantage[index].to(old_logp.dtype) * factor,
+        row=index,
+        seed=seed,
+        correction=in_batch(credited.correction),
     )
     length = mask.sum(-1).to(old_logp.dtype)
     return _MicroBatch([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], inputs, length)
@@ -51,13 +62,12 @@ def _logp(policy: Policy, batch: _MicroBatch, temperature: float, dtype: str) ->
 
 
 @torch.no_grad()
-def _statistic(policy: Policy, credited: Credited, step: PlannedStep, built: AggregatedObjective, temperature: float, dtype: str) -> Any:
+def _statistic(policy: Policy, batches: Iterable[_MicroBatch], built: AggregatedObjective, temperature: float, dtype: str) -> Any:
     """One pass over the whole optimizer step before its first micro-batch, where the objective asks for it."""
     if built.objective.statistic is None:
         return None
     accumulator = built.objective.statistic()
-    for rows in step.micro_batches:
-        batch = _gather(credited, rows)
+    for batch in batches:
         accumulator.add(batch.inputs._replace(logp=_logp(policy, batch, temperature, dtype)))
     return accumulator.finish()
 
@@ -81,30 +91,36 @@ class StepGradient(NamedTuple):
 
 
 def accumulate_gradient(
-    policy: Policy, credited: Credited, step: PlannedStep, built: AggregatedObjective, *, temperature: float, dtype: str = "float32"
+    policy: Policy,
+    credited: Credited,
+    step: PlannedStep,
+    built: AggregatedObjective,
+    *,
+    temperature: float,
+    dtype: str = "float32",
+    seed: int = 0,
 ) -> StepGradient:
     """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
 
     The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
     the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
     """
-    statistic = _statistic(policy, credited, step, built, temperature, dtype)
+    scale = None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
+    every = (_gather(credited, rows, scale, seed) for rows in step.micro_batches)
+    statistic = _statistic(policy, every, built, temperature, dtype)
     loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
     for rows in _rows_that_matter(credited, step, built):
-        batch = _gather(credited, rows)
+        batch = _gather(credited, rows, scale, seed)
         logp = _logp(policy, batch, temperature, dtype)
-        leaf = logp.detach().requires_grad_()
-        inputs = batch.inputs._replace(logp=leaf)
+        inputs = batch.inputs._replace(logp=logp.detach())
         weight = token_weight(inputs.mask, batch.length, aggregation=built.aggregation)
-        token_loss = built.objective.token_loss(inputs, statistic)
-        step_loss = masked_sum(weight * token_loss, inputs.mask) / step.denominator
-        (kappa,) = torch.autograd.grad(step_loss, leaf)
+        kappa, share = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator)
         logp.backward(kappa)
         has_credit = (inputs.credit != 0) & inputs.mask
-        loss += float(step_loss.detach())
+        loss += share
         silenced += int((has_credit & (kappa == 0)).sum())
         credited_tokens += int(has_credit.sum())
-        ratio_total += float(masked_sum(importance_ratio(logp.detach(), inputs.old_logp), inputs.mask))
+        ratio_total += float(masked_sum(importance_ratio(inputs.logp, inputs.old_logp), inputs.mask))
         tokens += int(inputs.mask.sum())
     for parameter in policy.model.parameters():
         # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
@@ -123,13 +139,16 @@ def run_plan(
     temperature: float,
     gradient_clip: float,
     dtype: str = "float32",
+    seed: int = 0,
 ) -> StepResult:
     """Take every optimizer step of the plan. A loss or gradient that is not finite stops before its step is taken."""
     losses, norms, silenced, ratios = [], [], [], []
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number, step in enumerate(plan.steps):
         optimizer.zero_grad(set_to_none=True)
-        gradient = accumulate_gradient(policy, credited, step, built, temperature=temperature, dtype=dtype)
+        gradient = accumulate_gradient(
+            policy, credited, step, built, temperature=temperature, dtype=dtype, seed=derive_seed(seed, "optimizer-step", number)
+        )
         norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
         for name, value in (("loss", gradient.loss), ("gradient norm", norm)):
             if not torch.isfinite(torch.tensor(value)):

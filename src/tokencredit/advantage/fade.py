@@ -1,0 +1,87 @@
+"""FADE: focus on hard prompts while prompts are hard, and push failures more when entropy is low (2607.01490)."""
+
+import math
+
+from tokencredit.advantage.focal import focal_advantage
+from tokencredit.advantage.stage import AdvantageInputs, AdvantageOutcome
+from tokencredit.masked import masked_mean
+from tokencredit.types import State
+
+
+def fade_alpha(solve_rate: float, *, alpha_max: float = 3.0) -> float:
+    """clip(3 (1 - p) / (2 p), 1, alpha_max): the strongest focus up to p = 1/3 (at 3), none from p = 0.6 on."""
+    odds_against = (1 - solve_rate) / solve_rate if solve_rate > 0 else math.inf
+    return min(max(1.5 * odds_against, 1.0), alpha_max)
+
+
+def fade_delta(entropy: float, target_entropy: float, *, delta_min: float = 0.3) -> float:
+    """clip(1 + H - H*, delta_min, 1): failures weigh 1/delta, more the further entropy has fallen below its target."""
+    return min(max(1 + entropy - target_entropy, delta_min), 1.0)
+
+
+def fade_controller(
+    state: State,
+    *,
+    solve_rate: float | None,
+    entropy: float,
+    alpha_max: float = 3.0,
+    delta_min: float = 0.3,
+    target_entropy: float | None = None,
+    ema_new_weight: float = 0.02,
+    initial_solve_rate: float = 0.5,
+) -> State:
+    """Take a batch into the running means, then set alpha and delta by them.
+
+    The means start at `initial_solve_rate` and at the first batch's entropy, half of which is H* where `target_entropy`
+    is None. A solve rate of None (nothing graded) leaves its mean as it is.
+    """
+
+    def running(old: float, new: float) -> float:
+        return (1 - ema_new_weight) * old + ema_new_weight * new
+
+    before = state or {"solve_rate": initial_solve_rate, "entropy": entropy, "initial_entropy": entropy}
+    initial_entropy = before["initial_entropy"]
+    mean_rate = before["solve_rate"] if solve_rate is None else running(before["solve_rate"], solve_rate)
+    mean_entropy = running(before["entropy"], entropy)
+    target = initial_entropy / 2 if target_entropy is None else target_entropy
+    return {
+        "solve_rate": mean_rate,
+        "entropy": mean_entropy,
+        "initial_entropy": initial_entropy,
+        "alpha": fade_alpha(mean_rate, alpha_max=alpha_max),
+        "delta": fade_delta(mean_entropy, target, delta_min=delta_min),
+    }
+
+
+def fade_advantage(
+    inputs: AdvantageInputs,
+    state: State,
+    *,
+    alpha_max: float = 3.0,
+    delta_min: float = 0.3,
+    target_entropy: float | None = None,
+    ema_new_weight: float = 0.02,
+    initial_solve_rate: float = 0.5,
+) -> AdvantageOutcome:
+    """A_i = (1 - mean_g)^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g; alpha and delta by the controller.
+
+    The solve rate is the mean score of graded responses, before shaping and clipped to [0, 1]. Edge cases: focal.py.
+    """
+    if inputs.score is None:
+        raise ValueError("score is missing; fade follows the solve rate, which is the verifier's score before shaping")
+    if inputs.entropy is None or not math.isfinite(inputs.entropy):
+        raise ValueError(f"entropy is {inputs.entropy}; fade follows the mean entropy of the response tokens, a finite number")
+    graded = ~inputs.score.isnan()
+    solved = float(masked_mean(inputs.score.double(), graded).clamp(0, 1))
+    after = fade_controller(
+        state,
+        solve_rate=solved if graded.any() else None,
+        entropy=inputs.entropy,
+        alpha_max=alpha_max,
+        delta_min=delta_min,
+        target_entropy=target_entropy,
+        ema_new_weight=ema_new_weight,
+        initial_solve_rate=initial_solve_rate,
+    )
+    advantage = focal_advantage(inputs.reward, inputs.group, alpha=after["alpha"], delta=after["delta"])
+    return AdvantageOutcome(advantage, after)

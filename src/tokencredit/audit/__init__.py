@@ -1,0 +1,20 @@
+"""Does a recipe keep the cancellation condition of Token Gradient Cancellation (2604.13088)? Asked of the objective alone."""
+
+from collections.abc import Iterable
+
+from tokencredit.audit.causes import CAUSES, OTHER, Cell, audit_cell
+from tokencredit.audit.scene import CONDITIONS
+from tokencredit.audit.subject import Subject
+from tokencredit.stages import Recipe
+
+
+def audit_recipe(recipe: Recipe, *, conditions: Iterable[str] = tuple(CONDITIONS), seed: int = 0) -> dict[str, Cell]:
+    """Condition -> residual |sum kappa| / sum |kappa| on tokens that siblings share, and what causes it."""
+    return audit_subject(Subject("recipe", recipe), conditions=conditions, seed=seed)
+
+
+def audit_subject(subject: Subject, *, conditions: Iterable[str] = tuple(CONDITIONS), seed: int = 0) -> dict[str, Cell]:
+    return {name: audit_cell(subject, CONDITIONS[name](seed=seed)) for name in conditions}
+
+
+__all__ = ["CAUSES", "CONDITIONS", "OTHER", "Cell", "Subject", "audit_recipe", "audit_subject"]

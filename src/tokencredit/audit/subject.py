@@ -1,0 +1,69 @@
+"""What is audited: a recipe, or a function of somebody's own in place of its objective."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokencredit.advantage import AdvantageInputs
+from tokencredit.audit.scene import LENGTH, Scene
+from tokencredit.build import AggregatedObjective, build_advantage, build_credit, build_objective, build_planner, build_shape
+from tokencredit.credit import CreditInputs
+from tokencredit.objective import Objective
+from tokencredit.shape import ShapeInputs
+from tokencredit.stages import Recipe
+from tokencredit.types import StepPlan
+
+
+class Subject(NamedTuple):
+    name: str
+    recipe: Recipe
+    objective: Objective | None = None
+    """Instead of the recipe's own."""
+
+    def built(self) -> AggregatedObjective:
+        own = build_objective(self.recipe, max_length=LENGTH)
+        return own if self.objective is None else own._replace(objective=self.objective)
+
+
+class Assigned(NamedTuple):
+    """What the stages before the objective make of a scene."""
+
+    advantage: Tensor
+    coefficient: Tensor | None
+    credit: Tensor
+
+
+@torch.no_grad()
+def assign(recipe: Recipe, scene: Scene) -> Assigned:
+    """Shape, advantage and credit as in training, on the scene's evidence; methods that remember start afresh."""
+    length = scene.mask.sum(-1)
+    reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH, scene.repaired))
+    entropy = float(scene.entropy[scene.mask].mean())
+    compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy), {})
+    outcome = build_credit(recipe).assign(
+        CreditInputs(
+            advantage=compared.advantage,
+            mask=scene.mask,
+            group=scene.group,
+            tokens=scene.tokens,
+            logp=scene.old_logp,
+            entropy=scene.entropy,
+            seed=0,
+            hidden=scene.hidden,
+            score=scene.score,
+            edited=scene.edited,
+            prefix_value=scene.prefix_value,
+        ),
+        {},
+    )
+    return Assigned(compared.advantage, outcome.coefficient, outcome.credit)
+
+
+def plan_for(recipe: Recipe, scene: Scene, advantage: Tensor, built: AggregatedObjective) -> StepPlan:
+    make: Callable[..., Any] = build_planner(recipe, built)
+    rows = len(scene.score)
+    return make(
+        scene.mask.sum(-1), scene.group, advantage=advantage, optimizer_steps=scene.optimizer_steps, max_tokens=rows * LENGTH, seed=0
+    )

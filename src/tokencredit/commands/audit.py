@@ -1,0 +1,131 @@
+"""`tokencredit audit`: recipe x condition, how much of the update on shared tokens fails to cancel, and why."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from tokencredit.compose import read_toml, resolve
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.nearest import nearest
+from tokencredit.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from tokencredit.audit import Cell, Subject
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """Does the update on tokens that siblings share cancel? 0: it does, 1: nothing cancels, silent: nothing is sent there."""
+
+    recipes: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Recipes by name, or config files (.toml) whose stages are audited; none: every recipe."""
+    objective: str | None = None
+    """A function of your own, package.module:function, in place of the recipe's objective."""
+    base: str = "dapo"
+    """Recipe that gives the other stages when --objective is used."""
+    aggregation: Literal["token-mean", "sequence-mean", "constant"] = "token-mean"
+    """How the token losses of --objective are averaged; a function that returns one number averages itself."""
+    seed: int = 0
+    """Of the made-up batches."""
+    json: bool = False
+    """Print everything as JSON."""
+
+
+def _recipe_named(name: str):
+    if name not in RECIPES:
+        raise ConfigError(f"recipe {name!r} is not known; {nearest(name, RECIPES)}")
+    return RECIPES[name].recipe
+
+
+def _subjects(options: AuditOptions) -> "list[Subject]":
+    from tokencredit.audit import Subject
+    from tokencredit.audit.own import load_objective
+    from tokencredit.recipes.entry import varied
+    from tokencredit.stages import PpoClipObjective, Recipe
+
+    if options.objective is not None:
+        if options.recipes:
+            raise ConfigError(f"recipes {', '.join(options.recipes)} and --objective exclude each other; --base names the other stages")
+        stand_in = PpoClipObjective(aggregation=options.aggregation)
+        return [Subject(options.objective, varied(_recipe_named(options.base), objective=stand_in), load_objective(options.objective))]
+    subjects: list[Subject] = []
+    for name in options.recipes or tuple(RECIPES):
+        if name.endswith(".toml"):
+            config = resolve([read_toml(Path(name))])
+            subjects.append(Subject(name, Recipe(**{field: getattr(config, field) for field in Recipe.model_fields})))
+        else:
+            subjects.append(Subject(name, _recipe_named(name)))
+    return subjects
+
+
+def cell_text(cell: "Cell") -> str:
+    if cell.residual is None:
+        return "silent"
+    if cell.cancels:
+        return "0"
+    size = f"{cell.residual:.2f}" if cell.residual >= 0.005 else f"{cell.residual:.0e}"
+    return f"{size} {', '.join(cell.causes) or 'several terms together'}"
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = tyro.cli(AuditOptions, args=list(arguments), prog="tokencredit audit")
+    from tokencredit.audit import CAUSES, CONDITIONS, OTHER, audit_subject
+
+    subjects = _subjects(options)
+    rows: dict[str, dict[str, Cell]] = {}
+    for number, subject in enumerate(subjects, 1):
+        if sys.stderr.isatty():
+            print(f"\raudit {number}/{len(subjects)} {subject.name:<40}", end="\r", file=sys.stderr, flush=True)
+        try:
+            rows[subject.name] = audit_subject(subject, seed=options.seed)
+        except ValueError as problem:
+            raise ConfigError(f"{subject.name} cannot be audited: {problem}") from None
+    causes = {**CAUSES, OTHER: "something no switch of the audit removes"}
+    meanings = {name: " ".join((condition.__doc__ or "").split()) for name, condition in CONDITIONS.items()}
+    if options.json:
+        told = {
+            "seed": options.seed,
+            "conditions": meanings,
+            "causes": causes,
+            "rows": [
+                {
+                    "recipe": name,
+                    "cells": {
+                        condition: {"residual": cell.residual, "silent": cell.silent, "causes": list(cell.causes)}
+                        for condition, cell in cells.items()
+                    },
+                }
+                for name, cells in rows.items()
+            ],
+        }
+        print(json.dumps(told, indent=1))
+        return EXIT_OK
+    _print_table(rows, meanings, causes)
+    return EXIT_OK
+
+
+def _print_table(rows: "dict[str, dict[str, Cell]]", meanings: dict[str, str], causes: dict[str, str]) -> None:
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(width=160, highlight=False)
+    table = Table(title="residual |sum kappa| / sum |kappa| on tokens that siblings share", title_justify="left")
+    table.add_column("recipe", style="bold", no_wrap=True)
+    for condition in meanings:
+        table.add_column(condition)
+    for name, cells in rows.items():
+        styles = {True: "green", False: "yellow"}
+        table.add_row(name, *(f"[{'dim' if cell.silent else styles[cell.cancels]}]{cell_text(cell)}[/]" for cell in cells.values()))
+    console.print(table)
+    console.print("0: cancels to 1e-12.  1: nothing cancels.  silent: no shared token receives anything, so there is nothing to cancel.\n")
+    for title, meaning in (("Conditions", meanings), ("Causes", causes)):
+        legend = Table.grid(padding=(0, 2))
+        for name, text in meaning.items():
+            legend.add_row(f"  {name}", text)
+        console.print(title, style="bold")
+        console.print(legend)

@@ -1,0 +1,77 @@
+"""Sampling from inside a response: continuations of prefixes, graded as if the policy had written them whole."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.sample import sample
+from tokencredit.masked import group_statistics
+from tokencredit.probe.branch import BranchPoint, every_few_tokens, starts_in_tokens, within_budget
+from tokencredit.seeds import derive_seed
+from tokencredit.stages.credit import ProcessCredit
+from tokencredit.tasks import Problem, Task, marks_steps
+from tokencredit.types import Rollouts
+
+
+def branch_points(
+    policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts, score: Tensor, choice: ProcessCredit, *, seed: int
+) -> list[BranchPoint]:
+    """Where the credit method wants values: step starts or every few tokens, of responses that can receive credit."""
+    spread = group_statistics(score, rollouts.group).std > 0
+    branched = ~score.isnan() if choice.dead_groups == "branch" else ~score.isnan() & spread
+    points: list[BranchPoint] = []
+    for row in branched.nonzero()[:, 0].tolist():
+        columns = rollouts.mask[row].nonzero()[:, 0].tolist()
+        ids = rollouts.tokens[row, columns].tolist()
+        if choice.boundary == "tokens":
+            positions = every_few_tokens(len(ids), choice.every)
+        else:
+            assert marks_steps(task)
+            problem = problems[int(rollouts.group[row])]
+            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), policy.token_texts(ids))
+        points += [BranchPoint(row, columns[position]) for position in positions]
+    return within_budget(points, continuations=choice.continuations, budget=choice.budget, seed=seed)
+
+
+def solve_rates(
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    rollouts: Rollouts,
+    points: Sequence[BranchPoint],
+    config: TrainConfig,
+    *,
+    continuations: int,
+    seed: int,
+) -> Tensor:
+    """Mean score of `continuations` responses that begin with each prefix; a score that could not be found is left out."""
+    limit = config.sampling.max_new_tokens
+    # Prefixes of like length share a call, so that little of it is padding; who shares one is not for the caller's order to decide.
+    order = sorted(range(len(points)), key=lambda index: (points[index].position, points[index].row))
+    at_once = max(1, ROWS_AT_ONCE // continuations)
+    rates = torch.zeros(len(points), dtype=torch.float64)
+    for start in range(0, len(order), at_once):
+        chosen = order[start : start + at_once]
+        prefixes = [rollouts.tokens[points[index].row, : points[index].position].tolist() for index in chosen]
+        drawn = sample(
+            policy,
+            [(*rollouts.prompts[points[index].row], *prefix) for index, prefix in zip(chosen, prefixes, strict=True)],
+            group_size=continuations,
+            max_new_tokens=limit - min(len(prefix) for prefix in prefixes),
+            seed=derive_seed(seed, "continuations", start),
+            temperature=config.sampling.temperature,
+            dtype=config.dtype,
+        ).rollouts
+        for offset, (index, prefix) in enumerate(zip(chosen, prefixes, strict=True)):
+            problem = problems[int(rollouts.group[points[index].row])]
+            rows = range(offset * continuations, (offset + 1) * continuations)
+            written = [drawn.tokens[row][drawn.mask[row]].tolist()[: limit - len(prefix)] for row in rows]
+            scores = [task.grade(problem, policy.decode(prefix + tail)) for tail in written]
+            graded = [value for value in scores if value == value]
+            rates[index] = fmean(graded) if graded else torch.nan
+    return rates

@@ -1,0 +1,126 @@
+"""IBPO's compare-and-correct: the same policy is shown a failed response beside a sibling and asked to write it again."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
+from tokencredit.engine.local.grade import response_text
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.sample import sample
+from tokencredit.probe.edits import edit_distance, edited_tokens
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import IbpoShape
+from tokencredit.tasks import Problem, Task, revision_prompt
+from tokencredit.types import Rollouts
+
+
+class Comparison(NamedTuple):
+    """A failed response, and the sibling it is to be corrected by."""
+
+    failed: int
+    sibling: int
+
+
+class Revisions(NamedTuple):
+    repaired: Float[Tensor, " seq"]
+    """Share of a response's comparisons whose revision is right; 0 where none was made."""
+    edited: Bool[Tensor, "seq tok"]
+    """Where the successful revision with the fewest edits changed a response; True throughout for all others."""
+    tried: int
+    succeeded: int
+    identical: int
+    """Repaired responses whose revision has the same tokens: nothing to tell apart, all tokens keep their credit."""
+
+
+def choose_comparisons(score: Tensor, group: Tensor, choice: IbpoShape, *, seed: int) -> list[Comparison]:
+    """For every failed response up to `references` graded siblings, correct ones first, none twice."""
+    rng = Random(seed)
+    scores, groups = score.tolist(), group.tolist()
+    siblings: dict[int, list[int]] = {}
+    for row, name in enumerate(groups):
+        if scores[row] == scores[row]:
+            siblings.setdefault(name, []).append(row)
+    chosen: list[Comparison] = []
+    for row, name in enumerate(groups):
+        # An ungraded response compares false: it is no failure.
+        if not scores[row] <= choice.correct_above:
+            continue
+        others = [sibling for sibling in siblings[name] if sibling != row]
+        rng.shuffle(others)
+        if choice.prefer_correct:
+            others.sort(key=lambda sibling: scores[sibling] <= choice.correct_above)
+        chosen += [Comparison(row, sibling) for sibling in others[: choice.references]]
+    return chosen
+
+
+def _sample_revisions(
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    rollouts: Rollouts,
+    comparisons: Sequence[Comparison],
+    config: TrainConfig,
+    seed: int,
+) -> list[list[int]]:
+    """The tokens of one revision per comparison."""
+    groups = rollouts.group.tolist()
+    texts = {row: response_text(policy, rollouts, row) for pair in comparisons for row in pair}
+    written: list[list[int]] = []
+    for start in range(0, len(comparisons), ROWS_AT_ONCE):
+        prompts = [
+            policy.encode(revision_prompt(task, problems[groups[pair.failed]], texts[pair.failed], texts[pair.sibling]))
+            for pair in comparisons[start : start + ROWS_AT_ONCE]
+        ]
+        drawn = sample(
+            policy,
+            prompts,
+            group_size=1,
+            max_new_tokens=config.sampling.max_new_tokens,
+            seed=derive_seed(seed, "revisions", start),
+            temperature=config.sampling.temperature,
+            dtype=config.dtype,
+        ).rollouts
+        written += [drawn.tokens[row][drawn.mask[row]].tolist() for row in range(len(prompts))]
+    return written
+
+
+def revise(
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    rollouts: Rollouts,
+    score: Tensor,
+    choice: IbpoShape,
+    config: TrainConfig,
+    *,
+    seed: int,
+) -> Revisions:
+    """Sample one revision per comparison and see which are right. Revisions are judged, never trained on."""
+    comparisons = choose_comparisons(score, rollouts.group, choice, seed=derive_seed(seed, "references"))
+    written = _sample_revisions(policy, task, problems, rollouts, comparisons, config, seed)
+    groups = rollouts.group.tolist()
+    tried: dict[int, int] = {}
+    successes: dict[int, list[list[int]]] = {}
+    for pair, tokens in zip(comparisons, written, strict=True):
+        tried[pair.failed] = tried.get(pair.failed, 0) + 1
+        if task.grade(problems[groups[pair.failed]], policy.decode(tokens)) > choice.correct_above:
+            successes.setdefault(pair.failed, []).append(tokens)
+    repaired = torch.zeros(len(groups), dtype=torch.float64, device=score.device)
+    edited = torch.ones_like(rollouts.mask)
+    identical = 0
+    for row, revisions in successes.items():
+        repaired[row] = len(revisions) / tried[row]
+        before = rollouts.tokens[row][rollouts.mask[row]].tolist()
+        nearest = min(revisions, key=lambda after: edit_distance(before, after))
+        marks = edited_tokens(before, nearest)
+        if any(marks):
+            edited[row, rollouts.mask[row]] = torch.tensor(marks, device=edited.device)
+        else:
+            identical += 1
+    return Revisions(repaired, edited, len(comparisons), sum(len(found) for found in successes.values()), identical)

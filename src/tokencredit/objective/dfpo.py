@@ -1,0 +1,125 @@
+"""DFPO: sequence weights made exchangeable within a group, so that a token all responses share gets no net update (2604.13088v1)."""
+
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tokencredit.masked import group_statistics
+from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.stage import Objective, TokenInputs
+from tokencredit.objective.whole_step import row_names, whole_step
+
+Transform = Literal["min-replace", "orthogonal", "none"]
+SequenceWeight = Literal["mean", "product"]
+
+
+def _check(field: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(known)}")
+
+
+def exchangeable_weights(
+    weight: Float[Tensor, " seq"],
+    advantage: Float[Tensor, " seq"],
+    group: Int[Tensor, " seq"],
+    *,
+    transform: Transform = "min-replace",
+    floor: bool = False,
+) -> Float[Tensor, " seq"]:
+    """Change each group's weights so that A.wt = 0, given that its advantages sum to 0.
+
+    min-replace: wt_i = min_j w_j;  orthogonal: wt = w - (A.w / |A|^2) A;  none: wt = w.
+
+    A weight of NaN marks a response without tokens: no part of the minimum, and 1 in the other two; a group of nothing
+    else gets 1. |A| = 0 leaves orthogonal weights unchanged. `floor` raises negative ones to 0, which gives up A.wt = 0.
+    """
+    _check("transform", transform, get_args(Transform))
+    index = torch.unique(group, return_inverse=True)[1]
+    if transform == "min-replace":
+        known = weight.nan_to_num(nan=torch.inf)
+        smallest = known.scatter_reduce(0, index, known, "amin", include_self=False)[index]
+        return smallest.where(smallest.isfinite(), 1.0)
+    weight = weight.nan_to_num(nan=1.0)
+    if transform == "none":
+        return weight
+    overlap, square = (torch.zeros_like(weight).index_add_(0, index, advantage * by)[index] for by in (weight, advantage))
+    weight = weight - torch.where(square > 0, overlap / square, 0.0) * advantage
+    return weight.clamp(min=0) if floor else weight
+
+
+class _Responses(NamedTuple):
+    row: Int[Tensor, " seq"]
+    group: Int[Tensor, " seq"]
+    advantage: Float[Tensor, " seq"]
+    log_ratio: Float[Tensor, " seq"]
+    """Summed over the tokens."""
+    length: Float[Tensor, " seq"]
+
+
+class StepWeights(NamedTuple):
+    """The finished statistic: one weight for every response of the step, sorted by name."""
+
+    row: Int[Tensor, " seq"]
+    weight: Float[Tensor, " seq"]
+
+    def of(self, row: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
+        place = torch.searchsorted(self.row, row).clamp(max=len(self.row) - 1)
+        if bool((self.row[place] != row).any()):
+            raise ValueError("row names a response that the statistic of this optimizer step has not seen")
+        return self.weight[place]
+
+
+class WeightStatistic:
+    """Gathers what the sequence weights of a step are made of, in float64 and without gradient."""
+
+    def __init__(self, *, transform: Transform, weight: SequenceWeight, fold_length: bool, floor: bool) -> None:
+        self.transform: Transform = transform
+        self.weight: SequenceWeight = weight
+        self.fold_length = fold_length
+        self.floor = floor
+        self._parts: list[_Responses] = []
+
+    def add(self, inputs: TokenInputs) -> None:
+        if inputs.advantage is None:
+            raise ValueError("advantage is missing; dfpo weighs the responses of a group by their advantages")
+        log_ratio = (inputs.logp - inputs.old_logp).detach().double()
+        self._parts.append(
+            _Responses(
+                row=row_names(inputs),
+                group=inputs.group,
+                advantage=inputs.advantage.detach().double(),
+                log_ratio=log_ratio.where(inputs.mask, 0.0).sum(-1),
+                length=inputs.mask.sum(-1).double(),
+            )
+        )
+
+    def finish(self) -> StepWeights:
+        row, group, advantage, log_ratio, length = whole_step(self._parts)
+        length = length.where(length > 0, torch.nan)
+        exponent = log_ratio if self.weight == "product" else log_ratio / length
+        weight = importance_ratio(exponent, torch.zeros_like(exponent)).where(length > 0, torch.nan)
+        if self.fold_length:
+            weight = weight * group_statistics(length, group).mean / length
+        return StepWeights(row, exchangeable_weights(weight, advantage, group, transform=self.transform, floor=self.floor))
+
+
+def dfpo(
+    *, transform: Transform = "min-replace", weight: SequenceWeight = "mean", fold_length: bool = False, floor: bool = False
+) -> Objective:
+    """L_it = -sg[wt_i] a_it logp_it, wt made of w_i = exp(mean_t log rho), or exp(sum_t log rho), by `exchangeable_weights`.
+
+    `fold_length` multiplies w_i by (mean length of the group's responses) / T_i first. Groups are what this step holds
+    of them. The mean or sum of log-ratios is clamped to +-20.
+    """
+    _check("transform", transform, get_args(Transform))
+    _check("weight", weight, get_args(SequenceWeight))
+
+    def token_loss(inputs: TokenInputs, statistic: StepWeights) -> Tensor:
+        weight = statistic.of(row_names(inputs)).to(inputs.logp.dtype)
+        return -weight[:, None] * inputs.credit.detach() * inputs.logp
+
+    gather = partial(WeightStatistic, transform=transform, weight=weight, fold_length=fold_length, floor=floor)
+    return Objective(token_loss=token_loss, statistic=gather, silent_without_credit=True)

@@ -1,0 +1,52 @@
+"""GSPO (2507.18071): one importance ratio per response, the geometric mean of its token ratios."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tokencredit.masked import response_mean
+from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.stage import Objective, TokenInputs
+
+SequenceForm = Literal["token", "sequence"]
+
+
+def check_form(form: str) -> None:
+    if form not in ("token", "sequence"):
+        raise ValueError(f"form is {form!r}; it must be token or sequence")
+
+
+def gspo_surrogate(
+    logp: Float[Tensor, "seq tok"],
+    old_logp: Float[Tensor, "seq tok"],
+    credit: Float[Tensor, "seq tok"],
+    mask: Bool[Tensor, "seq tok"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    form: SequenceForm = "token",
+) -> Float[Tensor, "seq tok"]:
+    """min(s a, clip(s, 1 - clip_low, 1 + clip_high) a) with s_i = exp(mean_t(logp - old_logp)), to be maximised; not reduced.
+
+    `token`: s = sg[s_i] exp(logp - sg[logp]), so that a token's gradient is its own credit's. `sequence`: s = s_i, whose
+    gradient is spread evenly over the response; token credit is averaged away. The mean log-ratio is clamped to +-20.
+    """
+    check_form(form)
+    old_logp, credit = old_logp.detach(), credit.detach()
+    log_ratio = response_mean(logp - old_logp, mask)
+    if form == "token":
+        log_ratio = log_ratio.detach() + (logp - logp.detach())
+    ratio = importance_ratio(log_ratio, torch.zeros_like(log_ratio)).expand_as(logp)
+    return torch.minimum(ratio * credit, ratio.clamp(1 - clip_low, 1 + clip_high) * credit)
+
+
+def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, form: SequenceForm = "token") -> Objective:
+    """The negative surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -gspo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, clip_low=clip_low, clip_high=clip_high, form=form)
+
+    # In the sequence form a token without credit still moves the ratio that its siblings' credit multiplies.
+    return Objective(token_loss=token_loss, silent_without_credit=form == "token")

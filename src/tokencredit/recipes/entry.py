@@ -1,0 +1,21 @@
+"""What the table of recipes holds for each name."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tokencredit.stages import Recipe
+
+
+class RecipeEntry(NamedTuple):
+    recipe: Recipe
+    paper: str
+    summary: str
+    origins: Mapping[str, str] = {}
+    """Where a number comes from, by its path ("objective.clip_high"): every one that departs from its stage's default."""
+    caveats: tuple[str, ...] = ()
+    """What to know beyond what the chosen stages say themselves."""
+
+
+def varied(recipe: Recipe, **choices: object) -> Recipe:
+    """The recipe with other choices, validated again as a whole."""
+    return Recipe.model_validate({**{field: getattr(recipe, field) for field in Recipe.model_fields}, **choices})

@@ -1,0 +1,275 @@
+"""Wrong advantages, and the batches on which laws meet them.
+
+A mutant is the real source with one line changed, loaded beside the real modules. A line that has gone is an error, not a pass.
+"""
+
+import importlib
+import math
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tokencredit.advantage.stage import Advantage, AdvantageInputs
+
+GROUP_IDS = [-3, 6, 40]
+# Quarters, so that sums of rewards are exact and a difference between two results is never their rounding.
+QUARTERS = 17
+GRADES = st.integers(-8, 8).map(lambda quarters: quarters / 4)
+LENGTHS = 7
+
+
+def response(code: int) -> tuple[float, int, int]:
+    """Reward, group and length out of one number, which is quicker to draw; rewards past the grades could not be graded."""
+    code, grade = divmod(code, QUARTERS + 4)
+    length, group = divmod(code, len(GROUP_IDS))
+    return (grade - 8) / 4 if grade < QUARTERS else math.nan, GROUP_IDS[group], length
+
+
+RESPONSES = st.lists(st.integers(0, (QUARTERS + 4) * len(GROUP_IDS) * LENGTHS - 1).map(response), min_size=1, max_size=10)
+GRADED_RESPONSES = RESPONSES.map(lambda responses: [(0.0 if math.isnan(reward) else reward, *rest) for reward, *rest in responses])
+
+
+def inputs_of(responses: list[tuple[float, int, int]]) -> AdvantageInputs:
+    reward = torch.tensor([row[0] for row in responses], dtype=torch.float64)
+    group, length = (torch.tensor([row[place] for row in responses]) for place in (1, 2))
+    return AdvantageInputs(reward, group, length, score=reward, entropy=1.0)
+
+
+def rows_of(inputs: AdvantageInputs, rows: Tensor) -> AdvantageInputs:
+    return inputs._replace(**{name: getattr(inputs, name)[rows] for name in ("reward", "group", "length", "score")})
+
+
+def of_one_prompt(rewards: list[float], length: int = 1) -> AdvantageInputs:
+    return inputs_of([(reward, 6, length) for reward in rewards])
+
+
+def advantage_of(table, kind: str, inputs: AdvantageInputs, **options: Any) -> Tensor:
+    return table[kind](inputs, {}, **options).advantage
+
+
+MODULES = (
+    "masked",
+    "advantage.preset",
+    "advantage.stage",
+    "advantage.whiten",
+    "advantage.focal",
+    "advantage.grpo",
+    "advantage.dr_grpo",
+    "advantage.rloo",
+    "advantage.reinforce_pp",
+    "advantage.reinforce_pp_baseline",
+    "advantage.opo",
+    "advantage.gpg",
+    "advantage.pass_at_k",
+    "advantage.fade",
+    "advantage.power",
+    "advantage.asym",
+    "advantage.c_rf",
+    "advantage",
+)
+"""In the order in which they import one another."""
+
+
+class Edit(NamedTuple):
+    module: str
+    right: str
+    wrong: str
+
+
+@cache
+def advantages_with(edit: Edit | None = None) -> dict[str, Advantage]:
+    """The table of advantages, freshly executed; without an edit, the code as it is."""
+    with mock.patch.dict(sys.modules):
+        for module in MODULES:
+            qualified = f"tokencredit.{module}"
+            path = Path(str(importlib.import_module(qualified).__file__))
+            source = path.read_text()
+            if edit is not None and edit.module == module:
+                if source.count(edit.right) != 1:
+                    raise ValueError(f"{module} holds {edit.right!r} {source.count(edit.right)} times; a mutant needs it once")
+                source = source.replace(edit.right, edit.wrong)
+            sys.modules[qualified] = ModuleType(qualified)
+            exec(compile(source, path, "exec"), vars(sys.modules[qualified]))
+        return vars(sys.modules["tokencredit.advantage"])["ADVANTAGES"]
+
+
+REDUCTIONS: dict[str, Edit] = {
+    "groups are runs of rows": Edit(
+        "masked",
+        """\
+    index = torch.unique(group, return_inverse=True)[1]
+    known = ~value""",
+        """\
+    index = (group.diff(prepend=group[:1]) != 0).cumsum(0)
+    known = ~value""",
+    ),
+    "siblings are runs of rows": Edit(
+        "masked",
+        """\
+    index = torch.unique(group, return_inverse=True)[1]
+    nothing =""",
+        """\
+    index = (group.diff(prepend=group[:1]) != 0).cumsum(0)
+    nothing =""",
+    ),
+    "a group's id is its row": Edit(
+        "masked",
+        """\
+    index = torch.unique(group, return_inverse=True)[1]
+    known = ~value""",
+        """\
+    index = group % len(group)
+    known = ~value""",
+    ),
+    "lengths are ignored": Edit("masked", "known.double() if times is None else known * times.double()", "known.double()"),
+    "ungraded tokens are counted": Edit("masked", "known * times.double()", "times.double()"),
+    "population variance": Edit("masked", "(count - 1).clamp(min=1)).sqrt()", "count.clamp(min=1)).sqrt()"),
+    "rounding is spread": Edit("masked", "torch.where(std > rounding, std, torch.zeros_like(std))", "std"),
+    "a shared best has a runner-up": Edit("masked", "torch.where(leads & (leaders == 1),", "torch.where(leads,"),
+    "the best sibling is oneself": Edit("masked", "torch.where(leads & (leaders == 1),", "torch.where(leads & (leaders == 0),"),
+}
+"""Sums, means, spreads and maxima over groups."""
+
+PRESETS: dict[str, Edit] = {
+    "ungraded is zero": Edit("advantage.preset", "nan=0.0) if preset.ungraded_counts_as_zero else reward", "nan=0.0)"),
+    "ungraded is never zero": Edit(
+        "advantage.preset", "torch.nan_to_num(reward, nan=0.0) if preset.ungraded_counts_as_zero else reward", "reward"
+    ),
+    "a lone response keeps its reward": Edit(
+        "advantage.preset", "reward if preset.lone_response_keeps_reward else torch.zeros_like(reward)", "reward"
+    ),
+}
+"""Groups of one, and responses without a grade."""
+
+BATCH_LEVEL: dict[str, Edit] = {
+    "whitened within groups": Edit(
+        "advantage.reinforce_pp",
+        "    return whitened(value, length",
+        "    from tokencredit.masked import group_statistics\n\n"
+        "    value = value - group_statistics(value, group).mean\n"
+        "    return whitened(value, length",
+    ),
+    "whitened without a mean": Edit("advantage.whiten", "(value - mean) / spread", "value / spread"),
+    "epsilon beside the standard deviation": Edit("advantage.whiten", "std.hypot(std.new_tensor(math.sqrt(epsilon)))", "(std + epsilon)"),
+    "a response without tokens is whitened": Edit("advantage.whiten", "(times > 0) & ", ""),
+    "no guard against rounding": Edit("advantage.whiten", " & (std > 0)", ""),
+    "tokens are responses": Edit(
+        "advantage.reinforce_pp", 'length if over == "tokens" else torch.ones_like(length)', "torch.ones_like(length)"
+    ),
+    "responses are tokens": Edit("advantage.reinforce_pp", 'length if over == "tokens" else torch.ones_like(length)', "length"),
+    "whitened over responses after the baseline": Edit(
+        "advantage.reinforce_pp_baseline", "centred), length, ", "centred), length.clamp(max=1), "
+    ),
+    "the baseline is the batch's": Edit(
+        "advantage.reinforce_pp_baseline", "group_statistics(value, group)", "group_statistics(value, torch.zeros_like(group))"
+    ),
+    "a lone response is a zero": Edit("advantage.reinforce_pp_baseline", "torch.full_like(value, torch.nan)", "torch.zeros_like(value)"),
+    "a dead group keeps its rounding": Edit(
+        "advantage.reinforce_pp_baseline", "torch.where(std > 0, value - mean, torch.zeros_like(value))", "value - mean"
+    ),
+    "boost counts ungraded responses": Edit("advantage.gpg", "graded.sum(dtype=value.dtype) /", "len(value) /"),
+    "boost by positive rewards": Edit("advantage.gpg", "graded & (value != 0)", "graded & (value > 0)"),
+    "boost per group": Edit(
+        "advantage.gpg",
+        "    boost = graded",
+        "    from tokencredit.masked import group_statistics\n\n"
+        "    return dr_grpo_advantage(reward, group, preset=preset) / group_statistics(rewarded.double(), group).mean.clamp(min=1e-3)\n"
+        "    boost = graded",
+    ),
+    "no boost": Edit("advantage.gpg", "return boost * ", "return 1.0 * "),
+    "sides not balanced": Edit(
+        "advantage.c_rf", "mass / failure.sum().clamp(min=1) * failure", "mass / success.sum().clamp(min=1) * failure"
+    ),
+    "mass is the whole batch's": Edit("advantage.c_rf", "graded.sum(dtype=value.dtype) / sides", "len(value) / sides"),
+    "a single side is halved": Edit("advantage.c_rf", "sides = 2 if success.any() and failure.any() else 1", "sides = 2"),
+    "the threshold is a success": Edit("advantage.c_rf", "value > threshold", "value >= threshold"),
+    "ungraded is a failure": Edit("advantage.c_rf", "failure = graded & ~success", "failure = ~success"),
+}
+"""Whitening, boosts and sides over the whole batch."""
+
+GROUP_LEVEL: dict[str, Edit] = {
+    "opo weighs responses alike": Edit("advantage.opo", "group_statistics(value, group, length)", "group_statistics(value, group)"),
+    "opo weighs by the inverse length": Edit(
+        "advantage.opo", "group_statistics(value, group, length)", "group_statistics(value, group, 720 // length.clamp(min=1))"
+    ),
+    "opo leaves the batch uncompared": Edit("advantage.opo", "value - baseline", "value"),
+    "every leader is credited": Edit("advantage.pass_at_k", ".clamp(min=0)", ".clamp(min=0) + 0.1 * (value == best_sibling(value, group))"),
+    "losers are blamed": Edit("advantage.pass_at_k", ".clamp(min=0)", ""),
+    "lead over the mean": Edit("advantage.pass_at_k", "value - best_sibling(value, group)", "value - group_statistics(value, group).mean"),
+    "always normalised": Edit("advantage.pass_at_k", "if normalize:", "if True:"),
+    "never normalised": Edit("advantage.pass_at_k", "if normalize:", "if False:"),
+    "verl keeps a lone reward": Edit("advantage.pass_at_k", "rule._replace(lone_response_keeps_reward=False)", "rule"),
+    "rloo with its own reward": Edit("advantage.rloo", "count / (count - 1).clamp(min=1) * ", ""),
+}
+"""Comparisons within a group."""
+
+FOCAL: dict[str, Edit] = {
+    "one power too many": Edit("advantage.focal", "unsolved.pow(alpha - 1)", "unsolved.pow(alpha)"),
+    "focus on easy prompts": Edit("advantage.focal", "unsolved = 1 - mean", "unsolved = mean"),
+    "the batch's difficulty": Edit(
+        "advantage.focal", "unsolved = 1 - mean", "unsolved = 1 - group_statistics(value, torch.zeros_like(group)).mean"
+    ),
+    "zero to the zero is zero": Edit("advantage.focal", "float(alpha == 1)", "0.0"),
+    "a pole at solved prompts": Edit(
+        "advantage.focal",
+        "torch.where(solved, torch.full_like(mean, float(alpha == 1)), unsolved.pow(alpha - 1))",
+        "unsolved.pow(alpha - 1)",
+    ),
+    "successes are divided": Edit("advantage.focal", "value < mean", "value > mean"),
+    "failures are multiplied": Edit("advantage.focal", "centred / delta", "centred * delta"),
+    "both sides are divided": Edit("advantage.focal", "torch.where(value < mean, centred / delta, centred)", "centred / delta"),
+    "peak of the symmetric mass": Edit("advantage.power", "(1 + alpha) / 4 * (1 + 1 / alpha) ** alpha", "(1 + alpha) / 4 * 2**alpha"),
+    "always lifted": Edit("advantage.power", 'if scale == "peak" else 1.0', "if True else 1.0"),
+}
+"""Difficulty, sign and scale."""
+
+CONTROLLER: dict[str, Edit] = {
+    "alpha grows with the solve rate": Edit(
+        "advantage.fade", "(1 - solve_rate) / solve_rate if solve_rate > 0", "solve_rate / (1 - solve_rate) if solve_rate < 1"
+    ),
+    "alpha is not clipped below": Edit("advantage.fade", "max(1.5 * odds_against, 1.0)", "1.5 * odds_against"),
+    "alpha is not clipped above": Edit(
+        "advantage.fade", "min(max(1.5 * odds_against, 1.0), alpha_max)", "max(1.5 * min(odds_against, 99), 1.0)"
+    ),
+    "delta falls with entropy": Edit("advantage.fade", "1 + entropy - target_entropy", "1 - entropy + target_entropy"),
+    "delta is not clipped below": Edit("advantage.fade", "max(1 + entropy - target_entropy, delta_min)", "(1 + entropy - target_entropy)"),
+    "delta is not clipped above": Edit(
+        "advantage.fade", "min(max(1 + entropy - target_entropy, delta_min), 1.0)", "max(1 + entropy - target_entropy, delta_min)"
+    ),
+    "the newest batch is everything but a share": Edit(
+        "advantage.fade",
+        "(1 - ema_new_weight) * old + ema_new_weight * new",
+        "ema_new_weight * old + (1 - ema_new_weight) * new",
+    ),
+    "the running means overshoot": Edit("advantage.fade", "(1 - ema_new_weight) * old", "old"),
+    "set before the batch is taken in": Edit("advantage.fade", "fade_alpha(mean_rate,", 'fade_alpha(before["solve_rate"],'),
+    "the target follows the entropy": Edit("advantage.fade", "initial_entropy / 2 if target", "mean_entropy / 2 if target"),
+    "the first entropy is forgotten": Edit("advantage.fade", '"initial_entropy": initial_entropy,', '"initial_entropy": entropy,'),
+    "the state is a tensor": Edit(
+        "advantage.fade",
+        "float(masked_mean(inputs.score.double(), graded).clamp(0, 1))",
+        "masked_mean(inputs.score.double(), graded).clamp(0, 1)",
+    ),
+    "the state is changed in place": Edit("advantage.fade", "    return {\n", '    before["solve_rate"] = mean_rate\n    return {\n'),
+    "the shaped reward is the solve rate": Edit(
+        "advantage.fade", "masked_mean(inputs.score.double(), graded)", "masked_mean(inputs.reward.double(), graded)"
+    ),
+    "ungraded scores are failures": Edit(
+        "advantage.fade", "masked_mean(inputs.score.double(), graded)", "inputs.score.double().nan_to_num().mean()"
+    ),
+    "memory outside the state": Edit(
+        "advantage.fade",
+        "    before = state or ",
+        '    fade_controller.calls = getattr(fade_controller, "calls", 0) + 1\n'
+        "    solve_rate = solve_rate and solve_rate / fade_controller.calls\n"
+        "    before = state or ",
+    ),
+}
+"""Running means, schedules, and what is remembered."""
