@@ -4,6 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
@@ -54,3 +57,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in clocks
     }
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "last").state_dict()
+
+
+def same_weights(one: Path, two: Path) -> bool:
+    first, second = weights(one), weights(two)
+    return all(torch.equal(first[name], second[name]) for name in first)

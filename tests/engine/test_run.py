@@ -7,18 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.runs import files_of, run, small_config
+from engine.runs import files_of, run, same_weights, small_config, weights
 from tokencredit.recipes import RECIPES
 from tokencredit.record import TOKEN_COLUMNS
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "last").state_dict()
-
-
-def same_weights(one: Path, two: Path) -> bool:
-    first, second = weights(one), weights(two)
-    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:

@@ -1,21 +1,14 @@
-"""Wrong advantages, and the batches on which laws meet them.
+"""Wrong advantages, the real source with one line changed, and the batches on which laws meet them."""
 
-A mutant is the real source with one line changed, loaded beside the real modules. A line that has gone is an error, not a pass.
-"""
-
-import importlib
 import math
-import sys
 from functools import cache
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from laws.source_edits import Edit, loaded_with
 from tokencredit.advantage.stage import Advantage, AdvantageInputs
 
 GROUP_IDS = [-3, 6, 40]
@@ -77,27 +70,10 @@ MODULES = (
 """In the order in which they import one another."""
 
 
-class Edit(NamedTuple):
-    module: str
-    right: str
-    wrong: str
-
-
 @cache
 def advantages_with(edit: Edit | None = None) -> dict[str, Advantage]:
-    """The table of advantages, freshly executed; without an edit, the code as it is."""
-    with mock.patch.dict(sys.modules):
-        for module in MODULES:
-            qualified = f"tokencredit.{module}"
-            path = Path(str(importlib.import_module(qualified).__file__))
-            source = path.read_text()
-            if edit is not None and edit.module == module:
-                if source.count(edit.right) != 1:
-                    raise ValueError(f"{module} holds {edit.right!r} {source.count(edit.right)} times; a mutant needs it once")
-                source = source.replace(edit.right, edit.wrong)
-            sys.modules[qualified] = ModuleType(qualified)
-            exec(compile(source, path, "exec"), vars(sys.modules[qualified]))
-        return vars(sys.modules["tokencredit.advantage"])["ADVANTAGES"]
+    """The table of advantages; without an edit, the code as it is."""
+    return loaded_with(MODULES, edit).ADVANTAGES
 
 
 REDUCTIONS: dict[str, Edit] = {

@@ -1,169 +1,164 @@
-"""Wrong credit methods: the real source with one piece changed, loaded beside the real modules."""
+"""Wrong credit methods: the real source with one piece changed."""
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from unittest import mock
+from types import SimpleNamespace
 
-from laws.mutants_delta import Edit
+from laws.source_edits import Edit, loaded_with
 
-MODULES = {
-    "ntf": "tokencredit.credit.ntf",
-    "forking": "tokencredit.credit.forking",
-    "contingency": "tokencredit.credit.contingency",
-    "ktae": "tokencredit.credit.ktae",
-    "one_sided": "tokencredit.credit.one_sided",
-    "edit_mask": "tokencredit.credit.edit_mask",
-    "process": "tokencredit.credit.process",
-    "repair_bonus": "tokencredit.shape.repair_bonus",
-    "edits": "tokencredit.probe.edits",
-}
+MODULES = (
+    "credit.ntf",
+    "credit.forking",
+    "credit.contingency",
+    "credit.ktae",
+    "credit.one_sided",
+    "credit.edit_mask",
+    "credit.process",
+    "shape.repair_bonus",
+    "probe.edits",
+)
 """In an order in which every module comes after those that it imports."""
 
 
 def credit_with(edit: Edit | None = None) -> SimpleNamespace:
-    """Every name of these modules, freshly executed; without an edit, the code as it is."""
-    names: dict[str, object] = {}
-    with mock.patch.dict(sys.modules):
-        for module, qualified in MODULES.items():
-            path = Path(str(importlib.import_module(qualified).__file__))
-            source = path.read_text()
-            if edit is not None and edit.module == module:
-                if source.count(edit.right) != 1:
-                    raise ValueError(f"{module}.py holds {edit.right!r} {source.count(edit.right)} times; a mutant needs it once")
-                source = source.replace(edit.right, edit.wrong)
-            sys.modules[qualified] = ModuleType(qualified)
-            exec(compile(source, path, "exec"), vars(sys.modules[qualified]))
-            names |= vars(sys.modules[qualified])
-    return SimpleNamespace(**names)
+    return loaded_with(MODULES, edit)
 
 
 SELECTION: dict[str, Edit] = {
-    "a rounding counts as a token": Edit("ntf", " * (1 - SLACK)", ""),
-    "rounded down": Edit("ntf", ".ceil()", ".floor()"),
-    "rounded to nearest": Edit("ntf", ".ceil()", ".round()"),
-    "one token too many": Edit("ntf", ".ceil().long()", ".ceil().long() + 1"),
-    "the surest tokens are penalised": Edit("ntf", "inputs.logp.where(", "(-inputs.logp).where("),
+    "a rounding counts as a token": Edit("credit.ntf", " * (1 - SLACK)", ""),
+    "rounded down": Edit("credit.ntf", ".ceil()", ".floor()"),
+    "rounded to nearest": Edit("credit.ntf", ".ceil()", ".round()"),
+    "one token too many": Edit("credit.ntf", ".ceil().long()", ".ceil().long() + 1"),
+    "the surest tokens are penalised": Edit("credit.ntf", "inputs.logp.where(", "(-inputs.logp).where("),
     "later tokens win ties": Edit(
-        "ntf",
+        "credit.ntf",
         "inputs.logp.where(inputs.mask, torch.inf).argsort(",
         "inputs.mask.shape[1] - 1 - inputs.logp.where(inputs.mask, torch.inf).flip(-1).argsort(",
     ),
-    "padding is ranked": Edit("ntf", "inputs.logp.where(inputs.mask, torch.inf)", "inputs.logp"),
+    "padding is ranked": Edit("credit.ntf", "inputs.logp.where(inputs.mask, torch.inf)", "inputs.logp"),
     "length is the padded width": Edit(
-        "ntf", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(place), keep=keep)"
+        "credit.ntf", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(place), keep=keep)"
     ),
-    "positive responses are filtered too": Edit("ntf", " | (inputs.advantage >= 0)[:, None]", ""),
-    "only positive responses are filtered": Edit("ntf", "(inputs.advantage >= 0)", "(inputs.advantage < 0)"),
-    "zero advantage is filtered": Edit("ntf", "(inputs.advantage >= 0)", "(inputs.advantage > 0)"),
-    "the most decided tokens": Edit("forking", "argsort(descending=True", "argsort(descending=False"),
+    "positive responses are filtered too": Edit("credit.ntf", " | (inputs.advantage >= 0)[:, None]", ""),
+    "only positive responses are filtered": Edit("credit.ntf", "(inputs.advantage >= 0)", "(inputs.advantage < 0)"),
+    "zero advantage is filtered": Edit("credit.ntf", "(inputs.advantage >= 0)", "(inputs.advantage > 0)"),
+    "the most decided tokens": Edit("credit.forking", "argsort(descending=True", "argsort(descending=False"),
     "later rows win ties": Edit(
-        "forking",
+        "credit.forking",
         "inputs.entropy.where(inputs.mask, -torch.inf).flatten().argsort(",
         "inputs.mask.numel() - 1 - inputs.entropy.where(inputs.mask, -torch.inf).flatten().flip(0).argsort(",
     ),
-    "padding has entropy": Edit("forking", "inputs.entropy.where(inputs.mask, -torch.inf)", "inputs.entropy"),
-    "padding is available": Edit("forking", "inputs.mask.sum()", "torch.tensor(inputs.mask.numel())"),
-    "the divisor is never the kept": Edit("forking", 'divisor == "kept" and count', "False"),
-    "the divisor is always the kept": Edit("forking", 'divisor == "kept" and count', "count"),
-    "the weight is the share": Edit("forking", "int(available) / count", "count / int(available)"),
-    "the other side": Edit("one_sided", 'side == "positive" else', 'side != "positive" else'),
-    "zero is on both sides": Edit("one_sided", "inputs.advantage > 0", "inputs.advantage >= 0"),
-    "both sides": Edit("one_sided", "inputs.advantage < 0", "inputs.advantage != 0"),
-    "what the repair left alone": Edit("edit_mask", ".where(inputs.edited, ", ".where(~inputs.edited, "),
-    "unchanged is always 0": Edit("edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, 0.0)"),
-    "edited tokens weigh more": Edit("edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, unchanged) * (2 - unchanged)"),
+    "padding has entropy": Edit("credit.forking", "inputs.entropy.where(inputs.mask, -torch.inf)", "inputs.entropy"),
+    "padding is available": Edit("credit.forking", "inputs.mask.sum()", "torch.tensor(inputs.mask.numel())"),
+    "the divisor is never the kept": Edit("credit.forking", 'divisor == "kept" and count', "False"),
+    "the divisor is always the kept": Edit("credit.forking", 'divisor == "kept" and count', "count"),
+    "the weight is the share": Edit("credit.forking", "int(available) / count", "count / int(available)"),
+    "the other side": Edit("credit.one_sided", 'side == "positive" else', 'side != "positive" else'),
+    "zero is on both sides": Edit("credit.one_sided", "inputs.advantage > 0", "inputs.advantage >= 0"),
+    "both sides": Edit("credit.one_sided", "inputs.advantage < 0", "inputs.advantage != 0"),
+    "what the repair left alone": Edit("credit.edit_mask", ".where(inputs.edited, ", ".where(~inputs.edited, "),
+    "unchanged is always 0": Edit("credit.edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, 0.0)"),
+    "edited tokens weigh more": Edit("credit.edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, unchanged) * (2 - unchanged)"),
 }
 """Which tokens keep their credit."""
 
 STATISTICS: dict[str, Edit] = {
     "one tail": Edit(
-        "contingency", "more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + ALIKE", "more_probable = k < a[:, None]"
+        "credit.contingency",
+        "more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + ALIKE",
+        "more_probable = k < a[:, None]",
     ),
-    "ties split by rounding": Edit("contingency", "ALIKE = 1e-7", "ALIKE = -1e-7"),
-    "impossible tables": Edit("contingency", ".where(possible, -torch.inf)", ""),
-    "a chance beyond its margins": Edit("contingency", " - _log_choose(column + other, row)[:, None]", ""),
-    "p is hardly ever 1": Edit("contingency", "p_value.where(more_probable.any(-1), 1.0)", "p_value * (1 - 1e-12)"),
-    "gain in nats": Edit("contingency", " * math.log(2)", ""),
-    "gain forgets absence": Edit("contingency", "torch.stack([a, b, c, d])", "torch.stack([a, b, 0 * c, 0 * d])"),
-    "gain is a sum": Edit("contingency", "total.clamp(min=1) * math", "math"),
+    "ties split by rounding": Edit("credit.contingency", "ALIKE = 1e-7", "ALIKE = -1e-7"),
+    "impossible tables": Edit("credit.contingency", ".where(possible, -torch.inf)", ""),
+    "a chance beyond its margins": Edit("credit.contingency", " - _log_choose(column + other, row)[:, None]", ""),
+    "p is hardly ever 1": Edit("credit.contingency", "p_value.where(more_probable.any(-1), 1.0)", "p_value * (1 - 1e-12)"),
+    "gain in nats": Edit("credit.contingency", " * math.log(2)", ""),
+    "gain forgets absence": Edit("credit.contingency", "torch.stack([a, b, c, d])", "torch.stack([a, b, 0 * c, 0 * d])"),
+    "gain is a sum": Edit("credit.contingency", "total.clamp(min=1) * math", "math"),
 }
 """Fisher's test and the information gain."""
 
 KEYS: dict[str, Edit] = {
-    "ungraded responses are wrong": Edit("ktae", "graded = ~inputs.score.isnan()", "graded = torch.ones_like(inputs.score.isnan())"),
-    "ungraded responses are siblings": Edit("ktae", "inputs.group, graded, inputs.score >", "inputs.group, graded | True, inputs.score >"),
-    "ungraded responses keep their advantage": Edit("ktae", "+ key).where(counted, 0.0)", "+ key).where(inputs.mask, 0.0)"),
-    "padding is counted": Edit("ktae", "counted = inputs.mask & graded[:, None]", "counted = graded[:, None].expand_as(inputs.mask)"),
-    "key beyond the mask": Edit("ktae", "+ key).where(counted, 0.0)", "+ key)"),
-    "groups are pooled": Edit("ktae", "group.unique(return_inverse=True)", "(0 * group).unique(return_inverse=True)"),
+    "ungraded responses are wrong": Edit("credit.ktae", "graded = ~inputs.score.isnan()", "graded = torch.ones_like(inputs.score.isnan())"),
+    "ungraded responses are siblings": Edit(
+        "credit.ktae", "inputs.group, graded, inputs.score >", "inputs.group, graded | True, inputs.score >"
+    ),
+    "ungraded responses keep their advantage": Edit("credit.ktae", "+ key).where(counted, 0.0)", "+ key).where(inputs.mask, 0.0)"),
+    "padding is counted": Edit(
+        "credit.ktae", "counted = inputs.mask & graded[:, None]", "counted = graded[:, None].expand_as(inputs.mask)"
+    ),
+    "key beyond the mask": Edit("credit.ktae", "+ key).where(counted, 0.0)", "+ key)"),
+    "groups are pooled": Edit("credit.ktae", "group.unique(return_inverse=True)", "(0 * group).unique(return_inverse=True)"),
     "a group's id is its index": Edit(
-        "ktae", "group_names, group_index = group.unique(return_inverse=True)", "group_names, group_index = group.new_zeros(99), group % 3"
+        "credit.ktae",
+        "group_names, group_index = group.unique(return_inverse=True)",
+        "group_names, group_index = group.new_zeros(99), group % 3",
     ),
-    "a neighbour's side": Edit("ktae", "once_per_response % rows, len(pairs)", "once_per_response % rows - 1, len(pairs)"),
+    "a neighbour's side": Edit("credit.ktae", "once_per_response % rows, len(pairs)", "once_per_response % rows - 1, len(pairs)"),
     "a use counts once per response": Edit(
-        "ktae", "uses=by_side(pair, row, len(pairs))", "uses=by_side(once_per_response // rows, once_per_response % rows, len(pairs))"
+        "credit.ktae",
+        "uses=by_side(pair, row, len(pairs))",
+        "uses=by_side(once_per_response // rows, once_per_response % rows, len(pairs))",
     ),
-    "a frequency is a count": Edit("ktae", "share = uses / length.clamp(min=1)", "share = uses"),
-    "an empty side is divided by": Edit("ktae", "found.siblings.clamp(min=1)).sqrt()", "found.siblings).sqrt()"),
-    "the end token has a key": Edit("ktae", "key.where(~ends, 0.0)", "key"),
-    "p of 1 is significant": Edit("ktae", ".exp().where(p_value < 1, 0.0)", ".exp()"),
-    "a key without direction": Edit("ktae", "(strength * direction / 2)", "(strength * direction.abs() / 2)"),
-    "wrong is right": Edit("ktae", "inputs.score > correct_above", "inputs.score <= correct_above"),
-    "only what correct responses use more": Edit("ktae", " - wrong / (correct + NEVER)", ""),
-    "half a sigmoid": Edit("ktae", "direction / 2).tanh()", "direction).sigmoid()"),
-    "the key ignores its top": Edit("ktae", "return top * (", "return ("),
-    "the key scales the advantage": Edit("ktae", "inputs.advantage[:, None] + key", "inputs.advantage[:, None] * (1 + key)"),
+    "a frequency is a count": Edit("credit.ktae", "share = uses / length.clamp(min=1)", "share = uses"),
+    "an empty side is divided by": Edit("credit.ktae", "found.siblings.clamp(min=1)).sqrt()", "found.siblings).sqrt()"),
+    "the end token has a key": Edit("credit.ktae", "key.where(~ends, 0.0)", "key"),
+    "p of 1 is significant": Edit("credit.ktae", ".exp().where(p_value < 1, 0.0)", ".exp()"),
+    "a key without direction": Edit("credit.ktae", "(strength * direction / 2)", "(strength * direction.abs() / 2)"),
+    "wrong is right": Edit("credit.ktae", "inputs.score > correct_above", "inputs.score <= correct_above"),
+    "only what correct responses use more": Edit("credit.ktae", " - wrong / (correct + NEVER)", ""),
+    "half a sigmoid": Edit("credit.ktae", "direction / 2).tanh()", "direction).sigmoid()"),
+    "the key ignores its top": Edit("credit.ktae", "return top * (", "return ("),
+    "the key scales the advantage": Edit("credit.ktae", "inputs.advantage[:, None] + key", "inputs.advantage[:, None] * (1 + key)"),
     "lengths of both sides alike": Edit(
-        "ktae", "length / length.mean(-1, keepdim=True).clamp(min=1)", "length / length[:, :1].clamp(min=1)"
+        "credit.ktae", "length / length.mean(-1, keepdim=True).clamp(min=1)", "length / length[:, :1].clamp(min=1)"
     ),
 }
 """Counting, and what becomes of the counts."""
 
 STEPS: dict[str, Edit] = {
-    "the last step ends at its own start": Edit("process", "score[:, None]], dim=-1)", "mean[:, None]], dim=-1)"),
+    "the last step ends at its own start": Edit("credit.process", "score[:, None]], dim=-1)", "mean[:, None]], dim=-1)"),
     "the first value is the sampled one": Edit(
-        "process", ".where(~first, mean[:, None])", ".nan_to_num().where(~first | ~inputs.prefix_value.isnan(), mean[:, None])"
+        "credit.process", ".where(~first, mean[:, None])", ".nan_to_num().where(~first | ~inputs.prefix_value.isnan(), mean[:, None])"
     ),
-    "the first value is 0": Edit("process", ".where(~first, mean[:, None])", ".where(~first, 0.0)"),
+    "the first value is 0": Edit("credit.process", ".where(~first, mean[:, None])", ".where(~first, 0.0)"),
     "ungraded responses are wrong in the mean": Edit(
-        "process", "group_statistics(score, inputs", "group_statistics(score.nan_to_num(), inputs"
+        "credit.process", "group_statistics(score, inputs", "group_statistics(score.nan_to_num(), inputs"
     ),
-    "groups share one mean": Edit("process", "inputs.group)", "0 * inputs.group)"),
-    "a gain reaches one token further": Edit("process", ".flip(-1).roll(-1, -1)", ".flip(-1)"),
+    "groups share one mean": Edit("credit.process", "inputs.group)", "0 * inputs.group)"),
+    "a gain reaches one token further": Edit("credit.process", ".flip(-1).roll(-1, -1)", ".flip(-1)"),
     "gains are losses": Edit(
-        "process", "value.gather(-1, following) - value.gather(-1, start)", "value.gather(-1, start) - value.gather(-1, following)"
+        "credit.process", "value.gather(-1, following) - value.gather(-1, start)", "value.gather(-1, start) - value.gather(-1, following)"
     ),
-    "values at holes are boundaries": Edit("process", "(inputs.mask & ~inputs.prefix_value.isnan())", "~inputs.prefix_value.isnan()"),
-    "dead groups are never skipped": Edit("process", '(std > 0) | (dead_groups == "branch")', "(std >= 0)"),
-    "dead groups are always skipped": Edit("process", ' | (dead_groups == "branch")', ""),
+    "values at holes are boundaries": Edit(
+        "credit.process", "(inputs.mask & ~inputs.prefix_value.isnan())", "~inputs.prefix_value.isnan()"
+    ),
+    "dead groups are never skipped": Edit("credit.process", '(std > 0) | (dead_groups == "branch")', "(std >= 0)"),
+    "dead groups are always skipped": Edit("credit.process", ' | (dead_groups == "branch")', ""),
     "ungraded responses receive something": Edit(
-        "process", "gain.where(inputs.mask & credited[:, None], 0.0)", "gain.nan_to_num(nan=0.5).where(inputs.mask, 0.0)"
+        "credit.process", "gain.where(inputs.mask & credited[:, None], 0.0)", "gain.nan_to_num(nan=0.5).where(inputs.mask, 0.0)"
     ),
-    "credit beyond the mask": Edit("process", "(inputs.mask & credited[:, None], 0.0)", "(credited[:, None], 0.0)"),
+    "credit beyond the mask": Edit("credit.process", "(inputs.mask & credited[:, None], 0.0)", "(credited[:, None], 0.0)"),
 }
 """Where a step begins, and what its ends are worth."""
 
 REPAIRS: dict[str, Edit] = {
-    "successes are paid too": Edit("repair_bonus", "score <= correct_above", "~score.isnan()"),
-    "the ungraded are failures": Edit("repair_bonus", "score <= correct_above", "~(score > correct_above)"),
-    "a bonus for any repair": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
-    "the repair is worth a whole success": Edit("repair_bonus", "weight * repair_value * repaired", "weight * repaired"),
-    "weight is ignored": Edit("repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
-    "hopeless failures pay": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
+    "successes are paid too": Edit("shape.repair_bonus", "score <= correct_above", "~score.isnan()"),
+    "the ungraded are failures": Edit("shape.repair_bonus", "score <= correct_above", "~(score > correct_above)"),
+    "a bonus for any repair": Edit("shape.repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
+    "the repair is worth a whole success": Edit("shape.repair_bonus", "weight * repair_value * repaired", "weight * repaired"),
+    "weight is ignored": Edit("shape.repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
+    "hopeless failures pay": Edit("shape.repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
     "insertions leave no mark": Edit(
-        "edits",
+        "probe.edits",
         "        marked[min(",
         '        marked[min(edit.src_pos, len(before) - 1)] |= edit.tag != "insert"\n        continue\n        marked[min(',
     ),
     "insertions mark the token before": Edit(
-        "edits", "edit.src_pos, len", 'edit.src_pos - (edit.tag == "insert" and edit.src_pos > 0), len'
+        "probe.edits", "edit.src_pos, len", 'edit.src_pos - (edit.tag == "insert" and edit.src_pos > 0), len'
     ),
-    "marks of the revision": Edit("edits", "edit.src_pos", "edit.dest_pos"),
-    "everything is marked": Edit("edits", "    return marked", "    return [True] * len(before)"),
+    "marks of the revision": Edit("probe.edits", "edit.src_pos", "edit.dest_pos"),
+    "everything is marked": Edit("probe.edits", "    return marked", "    return [True] * len(before)"),
     "a replacement is two edits": Edit(
-        "edits", "Levenshtein.distance(before, after)", "Levenshtein.distance(before, after, weights=(1, 1, 2))"
+        "probe.edits", "Levenshtein.distance(before, after)", "Levenshtein.distance(before, after, weights=(1, 1, 2))"
     ),
 }
 """What a repair is worth, and what it changed."""

@@ -174,7 +174,10 @@ def test_outside_the_mask_there_is_nothing_whatever_stands_there(name: str) -> N
     inputs = step.inputs()
     outside = ~inputs.mask
     rubbish = inputs._replace(logp=inputs.logp.where(inputs.mask, 1e3), credit=inputs.credit.where(inputs.mask, -1e6))
-    clean, dirty = (kappa_of(objective, given, step, "sequence-mean") for given in (inputs, rubbish))
+    clean = kappa_of(objective, inputs, step, "sequence-mean")
+    weight, denominator = step.weights("sequence-mean")
+    heavy = torch.tensor(weight, dtype=torch.float64).where(inputs.mask, 9.0)
+    dirty = token_kappa(objective, rubbish, statistic_of(objective, rubbish), heavy, denominator=denominator)
     assert outside.any()
     assert not dirty.kappa[outside].any()
     assert torch.equal(clean.kappa, dirty.kappa)

@@ -1,0 +1,447 @@
+"""Whole runs of methods that sample more, remember, leave rows out or correct: what they count, record, resume and refuse."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.runs import files_of, run, small_config
+from tokencredit.bases import model_folder
+from tokencredit.commands.flags import parse_train
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local import collect, continuations, revise, train
+from tokencredit.engine.local.extra import ExtraEvidence
+from tokencredit.engine.local.metrics import step_metrics
+from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.showcase import showcase
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.train import TrainedBatch, Trainer
+from tokencredit.errors import ConfigError
+from tokencredit.record import RunFolder
+
+LEAN: dict[str, Any] = {
+    "steps": 2,
+    "save_every": 0,
+    "tokens_every": 0,
+    "evaluation": {"every": 0, "problems": 4, "samples": 1, "final_problems": 4, "final_samples": 1},
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "ibpo": {"recipe": "ibpo"},
+    "ibpo-mask": {"recipe": "ibpo-mask", "shape": {"references": 1}},
+    "vineppo": {"recipe": "vineppo", "credit": {"continuations": 2, "budget": 31}},
+    "vineppo without a budget": {"recipe": "vineppo", "credit": {"continuations": 1}},
+    "fade": {"recipe": "fade"},
+    "c-rf": {"recipe": "c-rf", "sampling": {"prompts": 24, "group_size": 1}},
+    "cancellation": {"recipe": "cancellation"},
+}
+NOTHING_LEFT: dict[str, Any] = {
+    "recipe": "c-rf",
+    "sampling": {"prompts": 24, "group_size": 1},
+    "batching": {"type": "reward-balanced", "method": "subsample"},
+}
+"""Every prompt has one response, so none has both sides, and balance within prompts keeps nobody."""
+
+
+def lean(**changes: Any) -> TrainConfig:
+    return small_config(**{**LEAN, **changes})
+
+
+def rows_of(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def weights(folder: Path, name: str = "last") -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / name).state_dict()
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainedBatch, ExtraEvidence]:
+    """The first training step, and the evidence that was sampled for it."""
+    seen: list[ExtraEvidence] = []
+    gather = train.gather_extra
+
+    def gather_and_keep(*given: Any, **settings: Any) -> ExtraEvidence:
+        seen.append(gather(*given, **settings))
+        return seen[-1]
+
+    monkeypatch.setattr(train, "gather_extra", gather_and_keep)
+    trainer = Trainer(config, RunFolder(folder))
+    trainer.folder.begin("")
+    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    assert trained is not None
+    return trained, seen[0]
+
+
+# --- what is counted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    drawn: Counter[str] = Counter()
+
+    def count_draws(module: ModuleType) -> None:
+        sample = module.sample
+
+        def counting(policy: Any, prompts: Any, *, group_size: int, **settings: Any) -> Any:
+            drawn[module.__name__.rsplit(".", 1)[-1]] += len(prompts) * group_size
+            return sample(policy, prompts, group_size=group_size, **settings)
+
+        monkeypatch.setattr(module, "sample", counting)
+
+    for module in (collect, revise, continuations):
+        count_draws(module)
+    config = lean(**RECIPES[name])
+    result = run(config, tmp_path / "run").result
+    rows = rows_of(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2]
+    used = [0, *(row["rollouts_used"] for row in rows)]
+    for number, row in enumerate(rows):
+        assert used[number + 1] - used[number] == 24 + row.get("revisions", 0) + row.get("continuations", 0)
+        assert row["gradient_norm"] > 0
+        assert all(math.isfinite(value) for value in row.values())
+    assert drawn == Counter(
+        {
+            "collect": 48,
+            "revise": sum(row.get("revisions", 0) for row in rows),
+            "continuations": sum(row.get("continuations", 0) for row in rows),
+        }
+    )
+    assert result["rollouts_used"] == used[-1] == drawn.total()
+    assert ("revisions" in rows[0]) == name.startswith("ibpo")
+    assert ("continuations" in rows[0]) == name.startswith("vineppo")
+    if name.startswith("ibpo"):
+        failures = [round(24 * (1 - row["score"])) for row in rows]
+        references = config.shape.references
+        assert [row["revisions"] for row in rows] == [references * count for count in failures]
+        assert all(0 < row["revisions_right"] <= row["revisions"] and row["revisions_identical"] == 0 for row in rows)
+    if name == "vineppo":
+        assert [(row["branch_points"], row["continuations"]) for row in rows] == [(15, 30), (15, 30)]
+    if name == "vineppo without a budget":
+        assert all(row["branch_points"] == row["continuations"] > 30 for row in rows)
+
+
+# --- what the evidence does
+
+
+def test_a_repaired_failure_is_paid_by_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, extra = one_step(lean(recipe="ibpo", shape={"weight": 0.8, "repair_value": 0.25}), tmp_path / "run", monkeypatch)
+    assert extra.revisions is not None
+    scored, repaired = trained.credited.scored, extra.revisions.repaired
+    assert set(repaired.tolist()) == {0.0, 0.5, 1.0}
+    torch.testing.assert_close(scored.reward.double(), scored.score.double() + 0.2 * repaired, rtol=1e-6, atol=0)
+    told = step_metrics(trained.credited, trained.plan, trained.result)
+    assert told["reward"] == pytest.approx(told["score"] + 0.2 * float(repaired.mean()))
+
+
+def test_a_masked_failure_is_blamed_only_where_its_repair_edited_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = lean(recipe="ibpo-mask", shape={"weight": 0.0}, credit={"unchanged": 0.25})
+    trained, extra = one_step(config, tmp_path / "run", monkeypatch)
+    assert extra.revisions is not None
+    credited, edited = trained.credited, extra.revisions.edited
+    mask = credited.rollouts.mask
+    assert torch.equal(credited.scored.reward, credited.scored.score)
+    assert credited.coefficient is not None
+    assert torch.equal(credited.coefficient, torch.where(edited, 1.0, 0.25) * mask)
+    repaired = extra.revisions.repaired > 0
+    assert (credited.coefficient[repaired] == 0.25).any()
+    assert (credited.coefficient[~repaired] == mask[~repaired]).all()
+
+
+def test_credit_changes_only_where_a_prefix_was_valued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, extra = one_step(lean(recipe="vineppo", credit={"continuations": 3}), tmp_path / "run", monkeypatch)
+    credited, value = trained.credited, extra.prefix_value
+    assert value is not None
+    mask, known = credited.rollouts.mask, ~value.isnan()
+    assert int(known.sum()) == extra.metrics["branch_points"]
+    assert ((3 * value[known]) % 1 == 0).all()
+    assert not known[:, 0].any()
+    assert not (known & ~mask).any()
+    steps = credited.credit.diff(dim=-1) * mask[:, 1:]
+    assert steps.any()
+    assert not steps[~known[:, 1:]].any()
+    # The first step of a response starts at the group's mean score and ends at the first value.
+    score, group = credited.scored.score, credited.rollouts.group
+    for row in known.any(-1).nonzero()[:, 0].tolist():
+        first = float(value[row][known[row]][0])
+        assert float(credited.credit[row, 0]) == pytest.approx(first - float(score[group == group[row]].mean()), abs=1e-6)
+    assert credited.coefficient is None
+    assert "coefficient_mean" not in step_metrics(credited, trained.plan, trained.result)
+
+
+def test_a_budget_below_one_prefix_leaves_the_plain_advantage_to_the_bit(tmp_path: Path) -> None:
+    """Four siblings have mean scores that float32 holds exactly, so nothing but the evidence could differ."""
+    run(lean(recipe="vineppo", credit={"continuations": 4, "budget": 3}), tmp_path / "no values")
+    run(lean(recipe="vineppo", credit={"type": "uniform"}), tmp_path / "uniform")
+    run(lean(recipe="vineppo", credit={"continuations": 4, "budget": 40}), tmp_path / "values")
+    assert [(row["branch_points"], row["continuations"], row["rollouts_used"]) for row in rows_of(tmp_path / "no values")] == [
+        (0, 0, 24),
+        (0, 0, 48),
+    ]
+    assert same(weights(tmp_path / "no values"), weights(tmp_path / "uniform"))
+    assert not same(weights(tmp_path / "values"), weights(tmp_path / "uniform"))
+
+
+@pytest.mark.parametrize("recipe", ["ibpo-mask", "vineppo"])
+def test_responses_are_shown_with_the_credit_of_sampled_evidence(tmp_path: Path, recipe: str) -> None:
+    config = lean(recipe=recipe, evaluation={**LEAN["evaluation"], "final_problems": 12}, sampling={"prompts": 6, "group_size": 6})
+    trainer = Trainer(config, RunFolder(tmp_path / "run"))
+    shown = showcase(config, trainer.policy, trainer.task, StageState())
+    assert shown == showcase(config, trainer.policy, trainer.task, StageState())
+    assert [response.score for response in shown] == [1.0, 0.0] * (len(shown) // 2)
+    assert shown
+    wrong = [set(response.credit) for response in shown if response.score == 0]
+    if recipe == "ibpo-mask":
+        assert all(len(values) == 2 and max(values) == 0 > min(values) for values in wrong)
+        assert all(len(set(response.credit)) == 1 for response in shown if response.score == 1)
+    else:
+        assert all(len(values) > 2 for values in wrong)
+
+
+# --- FADE
+
+
+def test_fade_s_controller_is_seen_and_follows_the_batches(tmp_path: Path) -> None:
+    """Its state is worked out again in plain Python from the scores and entropies that the same rows tell."""
+    choice = {"target_entropy": 0.7, "delta_min": 0.4, "ema_new_weight": 0.25}
+    run(lean(recipe="fade", steps=3, advantage=choice), tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    solved, entropy = 0.5, rows[0]["entropy"]
+    for row in rows:
+        solved = 0.75 * solved + 0.25 * row["score"]
+        entropy = 0.75 * entropy + 0.25 * row["entropy"]
+        expected = {
+            "solve_rate": solved,
+            "entropy": entropy,
+            "initial_entropy": rows[0]["entropy"],
+            "alpha": min(max(1.5 * (1 - solved) / solved, 1.0), 3.0),
+            "delta": min(max(1 + entropy - 0.7, 0.4), 1.0),
+        }
+        assert {name.removeprefix("advantage/"): row[name] for name in row if name.startswith("advantage/")} == pytest.approx(
+            expected, rel=1e-6
+        )
+        assert 1 < row["advantage/alpha"] < 3
+        assert 0.4 < row["advantage/delta"] < 1
+    assert len({row["advantage/solve_rate"] for row in rows}) == 3
+
+
+# --- stopping
+
+
+RESUMED: dict[str, dict[str, Any]] = {name: RECIPES[name] for name in ("ibpo", "ibpo-mask", "vineppo", "fade")}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path: Path, name: str) -> None:
+    config = lean(**RESUMED[name], steps=3, tokens_every=1)
+    run(config, tmp_path / "whole")
+    assert run(config, tmp_path / "cut", stop_after=1).interrupted
+    run(config, tmp_path / "cut", resume=True)
+    assert len(rows_of(tmp_path / "whole")) == 3
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+
+
+def test_a_resume_that_forgot_what_a_method_remembers_would_be_noticed(tmp_path: Path) -> None:
+    config = lean(recipe="fade", steps=3)
+    run(config, tmp_path / "whole")
+    run(config, tmp_path / "cut", stop_after=1)
+    state = tmp_path / "cut" / "checkpoints" / "last" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"stage_state": {}}))
+    run(config, tmp_path / "cut", resume=True)
+    assert rows_of(tmp_path / "whole")[1]["advantage/solve_rate"] != rows_of(tmp_path / "cut")[1]["advantage/solve_rate"]
+    assert not same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+# --- balance
+
+
+def from_flags(*flags: str) -> TrainConfig:
+    small = ["--sampling.prompts", "6", "--sampling.group-size", "4", "--optimizer.steps-per-batch", "2"]
+    few = ["--evaluation.problems", "4", "--evaluation.final-problems", "4", "--evaluation.samples", "1", "--evaluation.final-samples", "1"]
+    return parse_train(["--steps", "2", "--evaluation.every", "0", "--tokens-every", "1", *small, *few, *flags]).config
+
+
+def test_balanced_steps_hold_whole_prompts(tmp_path: Path) -> None:
+    run(from_flags("--recipe", "cancellation"), tmp_path / "run")
+    for plan in rows_of(tmp_path / "run", "plans.jsonl"):
+        assert plan["kind"] == "reward-balanced"
+        steps = [[row for micro in step["micro_batches"] for row in micro] for step in plan["steps"]]
+        assert sorted(row for rows in steps for row in rows) == list(range(24))
+        assert [len({row // 4 for row in rows}) for rows in steps] == [3, 3]
+        assert not any("credit_scale" in step for step in plan["steps"])
+    assert {row["prompts_per_optimizer_step"] for row in rows_of(tmp_path / "run")} == {3.0}
+
+
+def test_subsampled_steps_keep_as_many_right_as_wrong_and_say_who_was_left_out(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    run(from_flags("--recipe", "cancellation", "--batching.method", "subsample"), tmp_path / "run")
+    left_out = 0
+    for plan, told in zip(rows_of(tmp_path / "run", "plans.jsonl"), rows_of(tmp_path / "run"), strict=True):
+        table = parquet.read_table(tmp_path / "run" / "tokens" / f"step-{plan['step']:06}.parquet").to_pydict()
+        columns = (table[name] for name in ("row", "advantage", "optimizer_step"))
+        side, placed, tokens = {}, {}, Counter[int]()
+        for row, advantage, step in zip(*columns, strict=True):
+            side[row], placed[row] = (advantage > 0) - (advantage < 0), step
+            tokens[row] += 1
+        expected = {row: number for number, step in enumerate(plan["steps"]) for micro in step["micro_batches"] for row in micro}
+        assert placed == {row: expected.get(row, -1) for row in range(24)}
+        for prompt in range(6):
+            kept = [side[row] for row in range(4 * prompt, 4 * prompt + 4) if placed[row] >= 0]
+            everyone = [side[row] for row in range(4 * prompt, 4 * prompt + 4)]
+            assert kept.count(1) == kept.count(-1) == min(everyone.count(1), everyone.count(-1))
+            assert kept.count(0) == everyone.count(0)
+        assert told["tokens"] == sum(tokens[row] for row in expected)
+        left_out += 24 - len(expected)
+    assert left_out > 0
+
+
+def test_reweighted_steps_are_planned_with_scales_and_train_otherwise(tmp_path: Path) -> None:
+    run(from_flags("--recipe", "cancellation", "--batching.method", "reweight"), tmp_path / "reweight")
+    run(from_flags("--recipe", "cancellation", "--batching.type", "query-preserved"), tmp_path / "plain")
+    plans = rows_of(tmp_path / "reweight", "plans.jsonl")
+    scales = [step["credit_scale"] for plan in plans for step in plan["steps"] if "credit_scale" in step]
+    assert len(scales) >= 2
+    for step in (step for plan in plans for step in plan["steps"] if "credit_scale" in step):
+        assert len(step["credit_scale"]) == sum(map(len, step["micro_batches"]))
+    assert all(min(scale) < 1 < max(scale) for scale in scales)
+    first = [rows_of(tmp_path / name, "plans.jsonl")[0]["steps"] for name in ("reweight", "plain")]
+    assert [step["micro_batches"] for step in first[0]] == [step["micro_batches"] for step in first[1]]
+    assert not same(weights(tmp_path / "reweight"), weights(tmp_path / "plain"))
+
+
+def test_steps_with_nothing_left_are_survived(tmp_path: Path) -> None:
+    config = lean(**NOTHING_LEFT, steps=3, save_every=1, tokens_every=1)
+    run(config, tmp_path / "whole")
+    assert [(row["step"], row["rollouts_used"]) for row in rows_of(tmp_path / "whole")] == [(1, 24), (2, 48), (3, 72)]
+    assert not any("loss" in row for row in rows_of(tmp_path / "whole"))
+    assert not rows_of(tmp_path / "whole", "plans.jsonl")
+    assert same(weights(tmp_path / "whole"), AutoModelForCausalLM.from_pretrained(model_folder("steps-shift")).state_dict())
+    run(config, tmp_path / "cut", stop_after=2)
+    run(config, tmp_path / "cut", resume=True)
+    written = [{name: content for name, content in files_of(tmp_path / folder).items() if content} for folder in ("whole", "cut")]
+    assert written[0] == written[1]
+
+
+# --- correction
+
+
+@pytest.mark.parametrize("correction", [{"kind": "tis"}, {"kind": "mis", "level": "sequence", "cap": 1.0, "floor": 1.0}])
+def test_where_the_sampler_scores_a_correction_is_one_and_changes_no_bit(tmp_path: Path, correction: dict[str, Any]) -> None:
+    run(lean(recipe="dapo", scoring="sampler"), tmp_path / "plain")
+    run(lean(recipe="dapo", scoring="sampler", correction=correction), tmp_path / "corrected")
+    assert same(weights(tmp_path / "plain"), weights(tmp_path / "corrected"))
+    for plain, corrected in zip(rows_of(tmp_path / "plain"), rows_of(tmp_path / "corrected"), strict=True):
+        told = {name.removeprefix("correction/"): value for name, value in corrected.items() if name not in plain}
+        assert told == {
+            "ratio_mean": 1.0,
+            "ratio_max": 1.0,
+            "kl": 0.0,
+            "weight_mean": 1.0,
+            "changed_share": 0.0,
+            "effective_share": 1.0,
+        }
+        assert {name: corrected[name] for name in plain} == plain
+
+
+def naive_ratios(trained: TrainedBatch, level: str) -> torch.Tensor:
+    rollouts = trained.credited.rollouts
+    gap = torch.where(rollouts.mask, trained.credited.old_logp.double() - rollouts.behavior_logp.double(), 0.0)
+    return (gap.sum(-1, keepdim=True).expand_as(gap) if level == "sequence" else gap).exp()
+
+
+@pytest.mark.parametrize(("level", "cap"), [("token", 1.01), ("sequence", 1.01), ("sequence", 2.0)])
+def test_in_bfloat16_the_ratios_of_a_scoring_pass_are_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, cap: float
+) -> None:
+    config = lean(recipe="dapo", dtype="bfloat16", correction={"kind": "tis", "level": level, "cap": cap})
+    trained, _ = one_step(config, tmp_path / "run", monkeypatch)
+    mask, ratio = trained.credited.rollouts.mask, naive_ratios(trained, level)
+    assert trained.credited.correction is not None
+    expected = ratio.clamp(max=cap) * mask
+    torch.testing.assert_close(trained.credited.correction.double(), expected, rtol=1e-5, atol=0)
+    assert not (ratio == 1)[mask].all()
+    told = step_metrics(trained.credited, trained.plan, trained.result, correction_level=level)
+    assert told["sampler_mismatch"] > 0
+    assert told["correction/ratio_max"] == pytest.approx(float(ratio[mask].max()), rel=1e-5)
+    assert told["correction/ratio_mean"] == pytest.approx(float(ratio[mask].mean()), rel=1e-5)
+    assert told["correction/weight_mean"] == pytest.approx(float(expected[mask].mean()), rel=1e-5)
+    assert told["correction/changed_share"] == pytest.approx(float((ratio > cap)[mask].double().mean()), abs=1e-9)
+    assert (told["correction/changed_share"] > 0) == (cap < 2)
+
+
+def test_a_run_tells_a_correction_at_the_level_of_its_weights(tmp_path: Path) -> None:
+    """At a cap that nothing reaches no weight is changed, although the weights of a response are no token's own ratio."""
+    correction = {"kind": "tis", "level": "sequence", "cap": 100.0}
+    run(lean(recipe="dapo", dtype="bfloat16", correction=correction), tmp_path / "corrected")
+    run(lean(recipe="dapo", dtype="bfloat16"), tmp_path / "plain")
+    for row in rows_of(tmp_path / "corrected"):
+        assert row["correction/changed_share"] == 0.0
+        assert row["correction/ratio_mean"] == row["correction/weight_mean"] != 1.0
+    assert not same(weights(tmp_path / "corrected"), weights(tmp_path / "plain"))
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": "ibpo"}, r"model 'cotadd' has no tokens for revision prompts of task 'cotadd', such as '\d{4}\+\d{4}="),
+        ({"recipe": "vineppo"}, r"task 'cotadd' does not mark where steps begin; use credit.boundary 'tokens'"),
+    ],
+    ids=["revisions", "steps"],
+)
+def test_a_task_that_cannot_give_the_evidence_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(lean(task={"type": "cotadd"}, **changes), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_without_steps_is_branched_by_tokens(tmp_path: Path) -> None:
+    credit = {"boundary": "tokens", "every": 3, "continuations": 2, "budget": 20}
+    run(lean(task={"type": "cotadd"}, recipe="vineppo", credit=credit), tmp_path / "run")
+    assert all(0 < row["continuations"] <= 20 and row["gradient_norm"] > 0 for row in rows_of(tmp_path / "run"))
+
+
+ALONE = {"prompts": 24, "group_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recipe": "ibpo"}, "advantage 'grpo' compares siblings"),
+        ({"recipe": "c-rf", "shape": {"type": "ibpo"}}, "shape 'ibpo' corrects a response by a sibling"),
+        ({"recipe": "ktae"}, "advantage 'grpo' compares siblings"),
+        ({"recipe": "c-rf", "credit": {"type": "ktae"}}, "credit 'ktae' counts tokens over siblings"),
+        ({"recipe": "c-rf", "filter_groups": True}, "filter_groups looks for groups whose scores differ"),
+        ({"recipe": "vineppo"}, "advantage 'dr-grpo' compares siblings"),
+    ],
+    ids=str,
+)
+def test_one_response_per_prompt_is_refused_where_siblings_are_needed(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"sampling.group_size is 1 but {reason}; give a group size of at least 2"):
+        small_config(sampling=ALONE, **changes)
+    assert small_config(sampling={**ALONE, "group_size": 2}, **changes).sampling.group_size == 2
+
+
+@pytest.mark.parametrize("recipe", ["c-rf", "ntf"])
+def test_one_response_per_prompt_teaches_where_none_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
+    trained, _ = one_step(lean(recipe=recipe, sampling=ALONE), tmp_path / "run", monkeypatch)
+    advantage, right = trained.credited.advantage, trained.credited.scored.score > 0
+    assert 0 < int(right.sum()) < 24
+    # Both sides of the batch weigh the same.
+    assert float(advantage[right].sum()) == pytest.approx(12.0, rel=1e-6)
+    assert float(advantage[~right].sum()) == pytest.approx(-12.0, rel=1e-6)
+    assert min(trained.result.gradient_norm) > 0
