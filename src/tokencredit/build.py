@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tokencredit.advantage import ADVANTAGES, AdvantageOutcome
+from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageOutcome
 from tokencredit.batching import make_plan
 from tokencredit.credit import CREDITS, CreditMethod
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.objective.correction import correction_weight
 from tokencredit.shape import SHAPES, ShapeMethod
 from tokencredit.stages import Recipe, knobs
-from tokencredit.types import Aggregation, StepPlan
+from tokencredit.types import Aggregation, Evidence, StepPlan
 
 SAMPLED_EVIDENCE = {
     "ibpo": ("references", "prefer_correct"),
@@ -29,6 +29,11 @@ def build_shape(recipe: Recipe) -> ShapeMethod:
 
 def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
     return partial(ADVANTAGES[recipe.advantage.type], **knobs(recipe.advantage))
+
+
+def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
+    """What the stages of a recipe need beyond rollouts, log-probs and entropies."""
+    return SHAPES[recipe.shape.type].needs | NEEDS.get(recipe.advantage.type, frozenset()) | CREDITS[recipe.credit.type].needs
 
 
 def build_credit(recipe: Recipe) -> CreditMethod:

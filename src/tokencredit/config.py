@@ -88,7 +88,7 @@ class TrainConfig(Recipe):
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Precision of the passes; bfloat16 runs them over float32 weights."""
     scoring: Literal["auto", "sampler", "pass"] = "auto"
-    """Old log-probs, entropies, hidden states: as the sampler saw them, or from a pass of their own (auto: pass in bfloat16)."""
+    """Old log-probs, entropies, hidden states: the sampler's, or from a pass of their own (auto: pass in bfloat16 or with a correction)."""
     threads: CountOrZero = 0
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20
@@ -102,6 +102,11 @@ class TrainConfig(Recipe):
         sampling, optimizer = self.sampling, self.optimizer
         if sampling.group_size == 1 and (reason := self._needs_siblings()) is not None:
             raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
+        if self.correction.kind != "none" and self.scoring == "sampler":
+            raise ValueError(
+                f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
+                "to correct; use scoring 'pass' or 'auto'"
+            )
         rows = sampling.prompts * sampling.group_size
         units, what = (sampling.prompts, "prompts") if keeps_queries(self.batching) else (rows, "responses")
         if self.batching.type == "stratified" and optimizer.steps_per_batch > sampling.group_size:
@@ -126,6 +131,10 @@ class TrainConfig(Recipe):
             return "shape 'ibpo' corrects a response by a sibling"
         if self.credit.type == "ktae":
             return "credit 'ktae' counts tokens over siblings"
+        if self.credit.type == "delta" and self.credit.scope == "group":
+            return "credit.scope 'group' tells the sides of a group apart"
+        if self.batching.type == "reward-balanced" and self.batching.method == "subsample" and self.batching.keep_queries:
+            return "batching.method 'subsample' keeps as many right as wrong responses of each prompt"
         if self.filter_groups:
             return "filter_groups looks for groups whose scores differ"
         return None

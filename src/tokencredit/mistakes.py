@@ -18,7 +18,8 @@ def in_words(problem: ValidationError) -> ConfigError:
 def _line(error: dict[str, Any]) -> str:
     location: tuple[Any, ...] = error["loc"]
     if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
+        said = str(error["ctx"]["error"])
+        return said if not location or f"{location[0]}." in said else f"{location[0]}: {said}"
     if error["type"] == "union_tag_invalid":
         return f"{_written(location)}.type is {error['ctx']['tag']!r}; it must be one of {error['ctx']['expected_tags']}"
     if error["type"] == "union_tag_not_found":

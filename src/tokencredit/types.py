@@ -18,6 +18,9 @@ from torch import Tensor
 Aggregation = Literal["token-mean", "sequence-mean", "constant"]
 """How token losses of one optimizer step become one number."""
 
+Evidence = Literal["hidden", "revisions", "prefix-values", "greedy-scores"]
+"""What a stage may need beyond rollouts, log-probs and entropies: kept by the scoring pass (hidden), or sampled."""
+
 State = Mapping[str, Any]
 """What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
 

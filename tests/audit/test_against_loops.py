@@ -20,7 +20,7 @@ def small(condition: str):
     """The first three groups of a condition: numeric derivatives are dear."""
     scene = CONDITIONS[condition]()
     rows = slice(0, 3 * GROUP_SIZE)
-    tensors = {name: getattr(scene, name)[rows] for name in scene.__slots__ if name != "optimizer_steps"}
+    tensors = {name: getattr(scene, name)[rows] for name in scene.__slots__ if isinstance(getattr(scene, name), torch.Tensor)}
     return replace(scene, **tensors, optimizer_steps=min(scene.optimizer_steps, 3))
 
 

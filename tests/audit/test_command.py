@@ -26,6 +26,9 @@ def with_entropy_bonus(inputs):
 def by_row(inputs):
     return -inputs.credit * inputs.logp * (1 + inputs.row % 2)[:, None]
 
+def not_a_number(inputs):
+    return -inputs.credit * inputs.logp / 0.0 * 0.0
+
 def wrong_shape(inputs):
     return inputs.logp.sum(-1)
 
@@ -105,6 +108,9 @@ def test_a_function_of_one_s_own(tmp_path: Path, name: str, flags: list[str], ex
         (["--objective", "mylosses:broken"], "RuntimeError: no such luck"),
         (["--objective", "mylosses:linear", "--base", "dapoo"], "dapo"),
         (["--objective", "mylosses:linear", "grpo"], "exclude each other"),
+        (["--objective", "mylosses:not_a_number"], "gradient is not finite"),
+        (["grpo", "--base", "dapo"], "--base dapo belongs to --objective"),
+        (["grpo", "--aggregation", "constant"], "--aggregation constant belongs to --objective"),
         (["grop"], "grpo"),
         (["missing.toml"], "does not exist"),
     ],

@@ -8,6 +8,7 @@ from tokencredit.recipes import RECIPES
 from tokencredit.recipes.entry import varied
 from tokencredit.stages import (
     AsymAdvantage,
+    Correction,
     DfpoObjective,
     FadeAdvantage,
     GspoObjective,
@@ -55,6 +56,7 @@ ANSWERS = [
     ("reinforce++", "on-policy", ("advantage",)),
     ("reinforce++-baseline", "uneven lengths", ("advantage",)),
     ("pass-at-k", "on-policy", ("advantage",)),
+    ("remax", "on-policy", ("advantage",)),
     ("fade", "on-policy", ()),
     ("asym", "on-policy", ("advantage",)),
     ("delta", "on-policy", ()),
@@ -150,6 +152,32 @@ def test_two_causes_are_both_named() -> None:
 
 def test_a_kl_term_in_the_loss_is_named_a_penalty() -> None:
     assert audit_recipe(varied(LINEAR, kl=Kl(beta=0.1)), conditions=["on-policy"])["on-policy"].causes == ("penalty",)
+
+
+@pytest.mark.parametrize(("level", "causes"), [("token", ()), ("sequence", ("ratio",))])
+def test_a_correction_per_response_differs_between_siblings(level: str, causes: tuple[str, ...]) -> None:
+    for kind in ("tis", "mis"):
+        corrected = varied(LINEAR, correction=Correction(kind=kind, level=level, cap=1.5))
+        assert audit_recipe(corrected, conditions=["off-policy"])["off-policy"].causes == causes
+
+
+@pytest.mark.parametrize("method", ["subsample", "reweight"])
+def test_balancing_by_scale_or_omission_is_named(method: str) -> None:
+    balanced = varied(LINEAR, batching=RewardBalancedBatching(method=method))
+    assert audit_recipe(balanced, conditions=["uneven lengths"])["uneven lengths"].causes == ("balance",)
+    assert residual_of(varied(LINEAR, batching=RewardBalancedBatching(method="assign")), "uneven lengths") <= ZERO
+
+
+def test_an_unknown_condition_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ValueError, match="did you mean 'on-policy'"):
+        audit_recipe(LINEAR, conditions=["onpolicy"])
+
+
+def test_another_seed_is_another_batch_and_another_draw() -> None:
+    drawn = [residual_of(RECIPES["random-lambda"].recipe, "on-policy", seed) for seed in (0, 1, 0)]
+    assert drawn[0] == drawn[2] != drawn[1]
+    cuts = [residual_of(RECIPES["dapo"].recipe, "split groups", seed) for seed in range(4)]
+    assert len(set(cuts)) > 1
 
 
 def test_nothing_sent_is_silent_and_never_zero() -> None:

@@ -50,7 +50,8 @@ def two_responses(policy, lengths: tuple[int, int], drift: float) -> Scene:
     rows = {name: getattr(template, name)[:2, :width] for name in ("entropy", "hidden", "edited", "prefix_value")}
     return replace(
         template, **rows, score=torch.tensor([1.0, 0.0]).double(), group=torch.zeros(2, dtype=torch.long), tokens=tokens, mask=mask,
-        shared=shared, old_logp=old_logp, logp=logp, repaired=torch.zeros(2).double(),
+        shared=shared, behavior_logp=old_logp, old_logp=old_logp, logp=logp, repaired=torch.zeros(2).double(),
+        greedy_score=torch.zeros(2).double(),
     )  # fmt: skip
 
 

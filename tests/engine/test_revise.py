@@ -332,7 +332,7 @@ def test_a_real_repair_changes_results_and_leaves_operators_alone(attempts: dict
             seen[label] += 1
             changed[label] += mark
     share = {label: changed[label] / seen[label] for label in seen}
-    assert share["result"] > 0.5
+    assert share["result"] > 0.25
     assert max(share["operator"], share["operand"]) < 0.1
     assert edited[~repaired].all()
 

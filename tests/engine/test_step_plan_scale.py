@@ -218,6 +218,23 @@ def test_a_correction_multiplies_the_gradient_of_every_token_by_its_weight(kind:
     assert relative_gap(gradient(plain, credited), expected) > 0.05
 
 
+@pytest.mark.parametrize("choice", [{"kind": "tis"}, {"kind": "mis", "level": "sequence", "cap": 1.0, "floor": 1.0}], ids=str)
+def test_where_sampler_and_trainer_agree_a_correction_changes_no_bit(choice: dict[str, object]) -> None:
+    policy = tiny_policy(torch.float32)
+    credited = near_policy(policy, torch.float32)
+    rollouts = replace(credited.rollouts, behavior_logp=credited.old_logp.clamp(max=0))
+    credited = replace(credited, old_logp=rollouts.behavior_logp, scored=replace(credited.scored, rollouts=rollouts))
+    pipeline, with_weights = corrected(credited, **choice)
+    assert with_weights.correction is not None
+    assert torch.equal(with_weights.correction, rollouts.mask.float())
+    step = plan_for(credited).steps[0]
+    plain = Pipeline(small_config(recipe="dapo")).objective.objective
+    without, one = gradient_and_more(policy, credited, step, plain)
+    through, two = gradient_and_more(policy, with_weights, step, pipeline.objective.objective)
+    assert torch.equal(without, through)
+    assert one == two
+
+
 def test_a_correction_does_not_reach_the_kl_term() -> None:
     """With every weight 0 the clipped part is gone and the KL part is whole."""
     policy = tiny_policy()

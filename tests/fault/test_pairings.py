@@ -30,7 +30,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"advantage": {"type": "pass-at-k"}, "credit": {"type": "ntf"}}, "no negative side"),
     ({"advantage": {"type": "pass-at-k"}, "credit": {"type": "one-sided", "side": "negative"}}, "no negative side"),
     ({"advantage": {"type": "pass-at-k"}, "batching": {"type": "reward-balanced"}}, "nothing to balance"),
+    (
+        {"objective": {"type": "gspo", "form": "sequence"}, "correction": {"kind": "tis", "level": "token"}},
+        "averages the weights away; use objective.form 'token' or correction.level 'sequence'",
+    ),
+    (
+        {"credit": {"type": "forking", "divisor": "kept"}, "objective": {"type": "ppo-clip", "aggregation": "sequence-mean"}},
+        "is no mean over tokens",
+    ),
     ({"correction": {"kind": "mis", "cap": 1.0, "floor": 1.5}}, "correction.floor is 1.5"),
+    ({"credit": {"type": "process", "budget": 3}, "advantage": {"type": "dr-grpo"}}, "no prefix could be valued"),
+    ({"objective": {"type": "clip-cov", "cov_low": 5.0}}, "no covariance lies between"),
 ]
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -39,6 +49,9 @@ ACCEPTED: list[dict[str, Any]] = [
     {"credit": {"type": "edit-mask"}, "shape": {"type": "ibpo", "weight": 0.0}},
     {"credit": {"type": "process"}, "advantage": {"type": "dr-grpo"}, "kl": {"beta": 0.1, "place": "loss"}},
     {"advantage": {"type": "pass-at-k"}, "credit": {"type": "one-sided", "side": "positive"}},
+    {"credit": {"type": "one-sided"}, "objective": {"type": "gmpo", "form": "sequence"}},
+    {"objective": {"type": "gspo", "form": "sequence"}, "correction": {"kind": "tis", "level": "sequence"}},
+    {"credit": {"type": "forking", "divisor": "kept"}, "objective": {"type": "dfpo"}},
 ]
 
 
@@ -57,15 +70,24 @@ def test_their_neighbours_are_accepted(fields: dict[str, Any]) -> None:
 
 
 def test_every_rule_is_tested() -> None:
-    told = {rule.__name__ for rule in RULES for fields, _ in REFUSED if "correction" not in fields and _breaks(rule, fields)}
+    refusals = [fields for fields, _ in REFUSED]
+    told = {rule.__name__ for rule in RULES for fields in refusals if _valid_by_itself(fields) and _breaks(rule, fields)}
     assert told == {rule.__name__ for rule in RULES}
+
+
+def _valid_by_itself(fields: dict[str, Any]) -> bool:
+    """Every choice is fine alone; what is wrong is that they meet."""
+    try:
+        return all(_choice(name, given) is not None for name, given in fields.items())
+    except ValidationError:
+        return False
 
 
 def _breaks(rule: Any, fields: dict[str, Any]) -> bool:
     from tokencredit.stages.pairings import Stages
 
     loose = Recipe.model_construct(**{name: _choice(name, fields.get(name)) for name in Recipe.model_fields})
-    return rule(Stages(loose.shape, loose.advantage, loose.credit, loose.objective, loose.batching, loose.kl)) is not None
+    return rule(Stages(loose.shape, loose.advantage, loose.credit, loose.objective, loose.batching, loose.kl, loose.correction)) is not None
 
 
 def _choice(field: str, given: dict[str, Any] | None) -> Any:
@@ -116,8 +138,38 @@ def test_settings_that_cannot_be_planned_say_why() -> None:
     assert "compares siblings" in refusal(recipe="fade", sampling={"group_size": 1})
     assert "batching 'stratified'" in refusal(recipe="dapo", batching={"type": "stratified"}, sampling={"group_size": 2})
     assert "only 4 prompts" in refusal(recipe="cancellation", sampling={"prompts": 4}, optimizer={"steps_per_batch": 8})
+    assert "batching.method 'subsample'" in refusal(
+        recipe="c-rf", batching={"type": "reward-balanced", "method": "subsample"}, sampling={"group_size": 1}
+    )
+    assert "credit.scope 'group'" in refusal(recipe="c-rf", credit={"type": "delta", "scope": "group"}, sampling={"group_size": 1})
+    assert "leaves nothing to correct" in refusal(recipe="dapo", correction={"kind": "tis"}, scoring="sampler")
     assert "looks for groups" in refusal(recipe="c-rf", filter_groups=True, sampling={"group_size": 1})
     assert resolve([{"recipe": "ntf", "sampling": {"group_size": 1, "prompts": 64}}]).sampling.group_size == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"batching": {"type": "reward-balanced", "mass": "responses"}},
+            "batching: mass is 'responses' but is read only when method",
+        ),
+        (
+            {"objective": {"type": "ppo-clip", "constant_length": 9}},
+            "objective: constant_length is 9 but is read only when",
+        ),
+        ({"objective": {"type": "dfpo", "floor": True}}, "floor is True but is read only when transform is 'orthogonal'"),
+        ({"objective": {"type": "sign-blind-clip", "clipping": "none", "clip_low": 0.1}}, "clip_low is 0.1 but is read only when clipping"),
+        ({"credit": {"type": "delta", "top_k": 5}}, "top_k is 5 but is read only when proxy is 'hidden-gradient'"),
+        ({"credit": {"type": "delta", "shards": 5}}, "shards is 5 but is read only when scope is 'shard'"),
+        (
+            {"correction": {"level": "sequence"}},
+            "correction: level is 'sequence' but is read only when kind is 'tis' or 'mis'",
+        ),
+    ],
+)
+def test_a_number_nobody_would_read_is_refused(fields: dict[str, Any], words: str) -> None:
+    assert words in refusal(recipe="dapo", **fields)
 
 
 def test_recipes_that_ask_for_revisions_bring_a_base_that_can() -> None:

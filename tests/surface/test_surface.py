@@ -56,9 +56,9 @@ def test_signatures(name: str) -> None:
 
 def test_recipe_names() -> None:
     assert list(RECIPES) == [
-        "grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo",
-        "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "vineppo", "ibpo", "ibpo-mask", "c-rf",
-        "ntf", "ntf-whitened", "cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only",
+        "grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "remax",
+        "gspo", "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "vineppo", "ibpo", "ibpo-mask",
+        "c-rf", "ntf", "ntf-whitened", "cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only",
         "negative-only", "random-lambda",
     ]  # fmt: skip
 

@@ -17,8 +17,10 @@ from tokencredit.advantage.power import power_advantage
 from tokencredit.advantage.preset import PresetName
 from tokencredit.advantage.reinforce_pp import reinforce_pp_advantage
 from tokencredit.advantage.reinforce_pp_baseline import reinforce_pp_baseline_advantage
+from tokencredit.advantage.remax import remax_stage
 from tokencredit.advantage.rloo import rloo_advantage
-from tokencredit.advantage.stage import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards
+from tokencredit.advantage.stage import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards, from_scores
+from tokencredit.types import Evidence
 
 ADVANTAGES: dict[str, Advantage] = {
     "grpo": from_rewards(grpo_advantage),
@@ -32,8 +34,12 @@ ADVANTAGES: dict[str, Advantage] = {
     "fade": fade_advantage,
     "power": from_rewards(power_advantage),
     "asym": from_rewards(asym_advantage),
-    "c-rf": from_rewards(c_rf_advantage),
+    "c-rf": from_scores(c_rf_advantage),
+    "remax": remax_stage,
 }
+
+NEEDS: dict[str, frozenset[Evidence]] = {"remax": frozenset({"greedy-scores"})}
+"""Advantages that need evidence which must be sampled; the others need none."""
 
 GroupAdvantageKind = Literal["grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"]
 
@@ -60,4 +66,4 @@ def group_advantage(
     return ADVANTAGES[kind](AdvantageInputs(reward, group, length), {}, preset=preset).advantage
 
 
-__all__ = ["ADVANTAGES", "AdvantageInputs", "AdvantageOutcome", "group_advantage"]
+__all__ = ["ADVANTAGES", "NEEDS", "AdvantageInputs", "AdvantageOutcome", "group_advantage"]

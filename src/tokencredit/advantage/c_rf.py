@@ -6,12 +6,13 @@ from torch import Tensor
 from tokencredit.advantage.preset import PRESETS, comparable
 
 
-def c_rf_advantage(reward: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, threshold: float = 0.0) -> Float[Tensor, " seq"]:
-    """A_i = +B/(2 B+) where R_i > threshold, -B/(2 B-) elsewhere; B graded responses, B+ and B- on either side.
+def c_rf_advantage(score: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, threshold: float = 0.0) -> Float[Tensor, " seq"]:
+    """A_i = +B/(2 B+) where the score is above threshold, -B/(2 B-) elsewhere; B graded responses, B+ and B- on either side.
 
-    Where one side is missing the other gets +1 or -1. `group` is not read. A NaN reward gives 0.
+    The score is the verifier's: shaping must not turn a failure into a success. Where one side is missing the other gets
+    +1 or -1. `group` is not read. A NaN score gives 0.
     """
-    value = comparable(reward, PRESETS["tokencredit"])
+    value = comparable(score, PRESETS["tokencredit"])
     graded = ~value.isnan()
     success = graded & (value > threshold)
     failure = graded & ~success

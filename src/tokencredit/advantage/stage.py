@@ -19,6 +19,8 @@ class AdvantageInputs(NamedTuple):
     """What the verifier said, before shaping."""
     entropy: float | None = None
     """Mean entropy of the batch's response tokens, in nats."""
+    greedy_score: Float[Tensor, " seq"] | None = None
+    """What the verifier said of the policy's greedy response to the same prompt; NaN where it could not."""
 
 
 class AdvantageOutcome(NamedTuple):
@@ -36,6 +38,18 @@ def from_rewards(function: Callable[..., Tensor]) -> Advantage:
     @wraps(function)
     def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
         return AdvantageOutcome(function(inputs.reward, inputs.group, **knobs), state)
+
+    return stage
+
+
+def from_scores(function: Callable[..., Tensor]) -> Advantage:
+    """Lift `function(score, group, **knobs)`, which looks at what the verifier said and not at the shaped reward."""
+
+    @wraps(function)
+    def stage(inputs: AdvantageInputs, state: State, **knobs: Any) -> AdvantageOutcome:
+        if inputs.score is None:
+            raise ValueError("score is missing; this advantage goes by what the verifier said, before shaping")
+        return AdvantageOutcome(function(inputs.score, inputs.group, **knobs), state)
 
     return stage
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tokencredit.audit.causes import CAUSES, OTHER, Cell, audit_cell
 from tokencredit.audit.scene import CONDITIONS
 from tokencredit.audit.subject import Subject
+from tokencredit.nearest import nearest
 from tokencredit.stages import Recipe
 
 
@@ -14,6 +15,10 @@ def audit_recipe(recipe: Recipe, *, conditions: Iterable[str] = tuple(CONDITIONS
 
 
 def audit_subject(subject: Subject, *, conditions: Iterable[str] = tuple(CONDITIONS), seed: int = 0) -> dict[str, Cell]:
+    conditions = tuple(conditions)
+    for name in conditions:
+        if name not in CONDITIONS:
+            raise ValueError(f"condition {name!r} is not known; {nearest(name, CONDITIONS)}")
     return {name: audit_cell(subject, CONDITIONS[name](seed=seed)) for name in conditions}
 
 

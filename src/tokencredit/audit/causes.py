@@ -12,13 +12,14 @@ from tokencredit.audit.scene import Scene
 from tokencredit.audit.subject import Assigned, Subject, assign, plan_for
 from tokencredit.masked import group_statistics
 from tokencredit.recipes.entry import varied
-from tokencredit.stages import KlCovObjective, Recipe
+from tokencredit.stages import KlCovObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, ShuffledBatching
 
 CAUSES: dict[str, str] = {
     "advantage": "the advantages of a group do not sum to 0",
     "divisor": "the length divisor differs between siblings",
     "ratio": "a weight made of the whole response (sequence ratio) differs between siblings",
     "clip": "clip, gate or selection depends on the sign of credit",
+    "balance": "balancing the two sides scales or leaves out responses of a group",
     "cut": "siblings fall into different optimizer steps",
     "coefficient": "credit coefficients differ between siblings",
     "penalty": "a term that does not depend on credit (KL, an entropy bonus) pushes all siblings alike",
@@ -31,21 +32,25 @@ def _centred(advantage: Tensor, group: Tensor) -> Tensor:
 
 def _without_coefficient(assigned: Assigned, scene: Scene) -> Assigned:
     coefficient = scene.mask.double()
-    return Assigned(assigned.advantage, coefficient, coefficient * assigned.advantage[:, None])
+    return assigned._replace(coefficient=coefficient, credit=coefficient * assigned.advantage[:, None])
 
 
 def _without_mean(assigned: Assigned, scene: Scene) -> Assigned:
     """Credit made of coefficients is made again; credit assigned directly is shifted as its advantage is."""
     centred = _centred(assigned.advantage, scene.group)
     if assigned.coefficient is not None:
-        return Assigned(centred, assigned.coefficient, assigned.coefficient * centred[:, None])
+        return assigned._replace(advantage=centred, credit=assigned.coefficient * centred[:, None])
     shifted = assigned.credit + (centred - assigned.advantage)[:, None]
-    return Assigned(centred, None, shifted.where(scene.mask, 0.0))
+    return assigned._replace(advantage=centred, credit=shifted.where(scene.mask, 0.0))
 
 
 def _without_drift_apart(scene: Scene) -> Scene:
-    """Only shared tokens move, so that whatever is made of a whole response is the same for all siblings."""
-    return replace(scene, logp=torch.where(scene.shared, scene.logp, scene.old_logp))
+    """Only shared tokens differ from what they were, so that whatever is made of a whole response is the same for all siblings."""
+
+    def only_shared(logp: Tensor) -> Tensor:
+        return torch.where(scene.shared, logp, scene.old_logp)
+
+    return replace(scene, logp=only_shared(scene.logp), behavior_logp=only_shared(scene.behavior_logp))
 
 
 def _of_one_length(scene: Scene) -> Scene:
@@ -62,9 +67,18 @@ def _without_covariance_penalty(recipe: Recipe) -> Recipe:
     return varied(recipe, objective=recipe.objective.model_copy(update={"penalty": 0.0}))
 
 
+def _without_balance(recipe: Recipe) -> Recipe:
+    """Deal as the balancing would, but neither scale nor leave out."""
+    batching = recipe.batching
+    if not isinstance(batching, RewardBalancedBatching) or batching.method == "assign":
+        return recipe
+    return varied(recipe, batching=QueryPreservedBatching() if batching.keep_queries else ShuffledBatching())
+
+
 def residual_without(subject: Subject, scene: Scene, off: frozenset[str]) -> float | None:
-    """The residual with the terms named in `off` switched off. Credit is assigned before lengths are cut or drift is stopped."""
+    """The residual with the terms named in `off` switched off. Credit and plan are made before lengths are cut or drift is stopped."""
     recipe = _without_covariance_penalty(subject.recipe) if "penalty" in off else subject.recipe
+    recipe = _without_balance(recipe) if "balance" in off else recipe
     subject = subject._replace(recipe=recipe)
     built = subject.built()
     assigned = assign(recipe, scene)
@@ -72,18 +86,19 @@ def residual_without(subject: Subject, scene: Scene, off: frozenset[str]) -> flo
         assigned = _without_coefficient(assigned, scene)
     if "advantage" in off:
         assigned = _without_mean(assigned, scene)
+    if "cut" in off:
+        scene = replace(scene, optimizer_steps=1)
+    plan = plan_for(recipe, scene, assigned.advantage, built)
     if "divisor" in off:
         scene = _of_one_length(scene)
     if "ratio" in off:
         scene = _without_drift_apart(scene)
-    if "cut" in off:
-        scene = replace(scene, optimizer_steps=1)
-    plan = plan_for(recipe, scene, assigned.advantage, built)
+        assigned = assigned._replace(correction=assign(recipe, scene).correction)
     return residual(scene, assigned, plan, built, Switches(sign="clip" in off, penalty="penalty" in off))
 
 
 OTHER = "other"
-"""What no switch removes; only a function of somebody's own can have it."""
+"""What no switch removes."""
 
 
 def find_causes(measure: Callable[[frozenset[str]], float | None]) -> tuple[str, ...]:

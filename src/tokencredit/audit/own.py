@@ -15,7 +15,8 @@ from tokencredit.objective import Objective, TokenInputs
 def load_objective(path: str) -> Objective:
     """An `Objective`, or a function of TokenInputs that returns the loss: one per token, or a single number.
 
-    A single number must be divided as the function means it: neither weights nor a denominator are applied to it.
+    A single number must be divided as the function means it: neither weights nor a denominator are applied to it. The audit
+    probes a function through `inputs.credit`; one that reads `inputs.advantage` instead is not seen through.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:

@@ -29,7 +29,7 @@ def _step_inputs(scene: Scene, assigned: Assigned, step: PlannedStep) -> TokenIn
         reference_logp=scene.old_logp[rows] - 0.05,
         advantage=assigned.advantage[rows] * scale,
         row=rows,
-        correction=torch.ones_like(scene.logp[rows]),
+        correction=assigned.correction[rows],
     )
 
 
@@ -40,7 +40,10 @@ def _kappa(inputs: TokenInputs, built: AggregatedObjective, denominator: float) 
         accumulator.add(inputs)
         statistic = accumulator.finish()
     weight = token_weight(inputs.mask, inputs.mask.sum(-1).double(), aggregation=built.aggregation)
-    return token_kappa(built.objective, inputs, statistic, weight, denominator=denominator).kappa
+    kappa = token_kappa(built.objective, inputs, statistic, weight, denominator=denominator).kappa
+    if not bool(kappa.isfinite().all()):
+        raise ValueError(f"the objective's gradient is not finite at {int((~kappa.isfinite()).sum())} of {kappa.numel()} tokens")
+    return kappa
 
 
 class Switches(NamedTuple):

@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tokencredit.seeds import derive_seed
+
 SHARED = 4
 """Tokens each group has in common."""
 LENGTH = 12
+LENGTH_LIMIT = 4 * LENGTH
+"""Far above any length, so that a penalty near the limit plays no part."""
 GROUP_SIZE = 4
 SPLIT_STEPS = 4
 """Optimizer steps a batch is cut into in the condition that cuts it."""
@@ -29,6 +33,8 @@ class Scene:
     tokens: Tensor
     mask: Tensor
     shared: Tensor
+    behavior_logp: Tensor
+    """Of the sampler, where a recipe corrects for its difference from the trainer."""
     old_logp: Tensor
     logp: Tensor
     entropy: Tensor
@@ -37,7 +43,13 @@ class Scene:
     repaired: Tensor
     edited: Tensor
     prefix_value: Tensor
+    greedy_score: Tensor
+    seed: int
     optimizer_steps: int = 1
+
+
+def _generator(seed: int, purpose: str) -> torch.Generator:
+    return torch.Generator().manual_seed(derive_seed(seed, f"audit-{purpose}"))
 
 
 def _by_position(values: Tensor, groups: int) -> Tensor:
@@ -47,7 +59,7 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 
 def plain_scene(outcomes: tuple[tuple[int, ...], ...] = OUTCOMES, *, seed: int = 0) -> Scene:
     """On policy, equal lengths, one optimizer step, nothing that tells the sides apart but the outcome."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = _generator(seed, "scene")
 
     def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
@@ -77,6 +89,7 @@ def plain_scene(outcomes: tuple[tuple[int, ...], ...] = OUTCOMES, *, seed: int =
         tokens=tokens,
         mask=mask,
         shared=shared,
+        behavior_logp=old_logp,
         old_logp=old_logp,
         logp=old_logp,
         entropy=entropy,
@@ -84,16 +97,26 @@ def plain_scene(outcomes: tuple[tuple[int, ...], ...] = OUTCOMES, *, seed: int =
         repaired=repaired,
         edited=edited,
         prefix_value=prefix_value,
+        greedy_score=(torch.arange(groups) % 2).double().repeat_interleave(GROUP_SIZE),
+        seed=seed,
     )
 
 
 def off_policy(*, seed: int = 0) -> Scene:
-    """Every log-prob has moved by up to 0.1, shared tokens alike in all siblings; no token ratio leaves 0.9 to 1.11."""
+    """Every log-prob has moved by up to 0.1, shared tokens alike in all siblings; no token ratio leaves 0.9 to 1.11.
+
+    The sampler's log-probs differ from the trainer's as much, for recipes that correct for it.
+    """
     scene = plain_scene(seed=seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    drift = 0.2 * torch.rand(scene.mask.shape, generator=generator, dtype=torch.float64) - 0.1
+    return replace(
+        scene, logp=scene.old_logp + _drift(scene, "drift"), behavior_logp=(scene.old_logp + _drift(scene, "mismatch")).clamp(max=0)
+    )
+
+
+def _drift(scene: Scene, purpose: str) -> Tensor:
+    drift = 0.2 * torch.rand(scene.mask.shape, generator=_generator(scene.seed, purpose), dtype=torch.float64) - 0.1
     drift[:, :SHARED] = drift[::GROUP_SIZE, :SHARED].repeat_interleave(GROUP_SIZE, 0)
-    return replace(scene, logp=scene.old_logp + drift)
+    return drift
 
 
 def uneven_lengths(*, seed: int = 0) -> Scene:
@@ -127,7 +150,7 @@ def dead_groups(*, seed: int = 0) -> Scene:
 def unequal_coefficients(*, seed: int = 0) -> Scene:
     """On policy; hidden states differ between right and wrong responses, so that credit can tell the sides apart."""
     scene = plain_scene(seed=seed)
-    generator = torch.Generator().manual_seed(seed + 2)
+    generator = _generator(seed, "hidden")
     hidden = torch.randn(*scene.mask.shape, HIDDEN, generator=generator, dtype=torch.float64)
     hidden[:, :SHARED] = hidden[::GROUP_SIZE, :SHARED].repeat_interleave(GROUP_SIZE, 0)
     direction = torch.randn(HIDDEN, generator=generator, dtype=torch.float64)

@@ -1,16 +1,24 @@
 """What is audited: a recipe, or a function of somebody's own in place of its objective."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.audit.scene import LENGTH, Scene
-from tokencredit.build import AggregatedObjective, build_advantage, build_credit, build_objective, build_planner, build_shape
+from tokencredit.audit.scene import LENGTH_LIMIT, Scene
+from tokencredit.build import (
+    AggregatedObjective,
+    build_advantage,
+    build_correction,
+    build_credit,
+    build_objective,
+    build_planner,
+    build_shape,
+)
 from tokencredit.credit import CreditInputs
 from tokencredit.objective import Objective
+from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs
 from tokencredit.stages import Recipe
 from tokencredit.types import StepPlan
@@ -23,7 +31,7 @@ class Subject(NamedTuple):
     """Instead of the recipe's own."""
 
     def built(self) -> AggregatedObjective:
-        own = build_objective(self.recipe, max_length=LENGTH)
+        own = build_objective(self.recipe, max_length=LENGTH_LIMIT)
         return own if self.objective is None else own._replace(objective=self.objective)
 
 
@@ -33,15 +41,17 @@ class Assigned(NamedTuple):
     advantage: Tensor
     coefficient: Tensor | None
     credit: Tensor
+    correction: Tensor
+    """Weights for the difference between sampler and trainer; 1 where a recipe makes none."""
 
 
 @torch.no_grad()
 def assign(recipe: Recipe, scene: Scene) -> Assigned:
     """Shape, advantage and credit as in training, on the scene's evidence; methods that remember start afresh."""
     length = scene.mask.sum(-1)
-    reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH, scene.repaired))
+    reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH_LIMIT, scene.repaired))
     entropy = float(scene.entropy[scene.mask].mean())
-    compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy), {})
+    compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy, scene.greedy_score), {})
     outcome = build_credit(recipe).assign(
         CreditInputs(
             advantage=compared.advantage,
@@ -50,7 +60,7 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
             tokens=scene.tokens,
             logp=scene.old_logp,
             entropy=scene.entropy,
-            seed=0,
+            seed=derive_seed(scene.seed, "audit-credit"),
             hidden=scene.hidden,
             score=scene.score,
             edited=scene.edited,
@@ -58,12 +68,17 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
         ),
         {},
     )
-    return Assigned(compared.advantage, outcome.coefficient, outcome.credit)
+    correct = build_correction(recipe)
+    correction = torch.ones_like(scene.logp) if correct is None else correct(scene.old_logp, scene.behavior_logp, scene.mask)
+    return Assigned(compared.advantage, outcome.coefficient, outcome.credit, correction)
 
 
 def plan_for(recipe: Recipe, scene: Scene, advantage: Tensor, built: AggregatedObjective) -> StepPlan:
-    make: Callable[..., Any] = build_planner(recipe, built)
-    rows = len(scene.score)
-    return make(
-        scene.mask.sum(-1), scene.group, advantage=advantage, optimizer_steps=scene.optimizer_steps, max_tokens=rows * LENGTH, seed=0
+    return build_planner(recipe, built)(
+        scene.mask.sum(-1),
+        scene.group,
+        advantage=advantage,
+        optimizer_steps=scene.optimizer_steps,
+        max_tokens=scene.mask.numel(),
+        seed=derive_seed(scene.seed, "audit-plan"),
     )

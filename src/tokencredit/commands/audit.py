@@ -28,10 +28,10 @@ class AuditOptions:
     """Recipes by name, or config files (.toml) whose stages are audited; none: every recipe."""
     objective: str | None = None
     """A function of your own, package.module:function, in place of the recipe's objective."""
-    base: str = "dapo"
-    """Recipe that gives the other stages when --objective is used."""
-    aggregation: Literal["token-mean", "sequence-mean", "constant"] = "token-mean"
-    """How the token losses of --objective are averaged; a function that returns one number averages itself."""
+    base: str | None = None
+    """Recipe that gives the other stages when --objective is used; default dapo."""
+    aggregation: Literal["token-mean", "sequence-mean", "constant"] | None = None
+    """How the token losses of --objective are averaged, default token-mean; a function that returns one number averages itself."""
     seed: int = 0
     """Of the made-up batches."""
     json: bool = False
@@ -53,8 +53,12 @@ def _subjects(options: AuditOptions) -> "list[Subject]":
     if options.objective is not None:
         if options.recipes:
             raise ConfigError(f"recipes {', '.join(options.recipes)} and --objective exclude each other; --base names the other stages")
-        stand_in = PpoClipObjective(aggregation=options.aggregation)
-        return [Subject(options.objective, varied(_recipe_named(options.base), objective=stand_in), load_objective(options.objective))]
+        stand_in = PpoClipObjective(aggregation=options.aggregation or "token-mean")
+        base = varied(_recipe_named(options.base or "dapo"), objective=stand_in)
+        return [Subject(options.objective, base, load_objective(options.objective))]
+    for flag, value in (("--base", options.base), ("--aggregation", options.aggregation)):
+        if value is not None:
+            raise ConfigError(f"{flag} {value} belongs to --objective; a recipe brings its own")
     subjects: list[Subject] = []
     for name in options.recipes or tuple(RECIPES):
         if name.endswith(".toml"):

@@ -93,7 +93,7 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownRes
         f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {folder}", highlight=False, soft_wrap=True
     )
     if not shown:
-        console.print("Every held-out group sampled now is all right or all wrong, so no token would receive credit.")
+        console.print("No held-out problem sampled now has both a right and a wrong response, so there is no contrast to show.")
         return
     console.print("\nHeld-out responses of the trained policy, coloured by the credit each character would receive:")
     for response in shown:

@@ -63,7 +63,7 @@ def _overview() -> Iterable[RenderableType]:
     yield "Stages mix freely, e.g. --recipe dapo --credit.type delta"
 
 
-def _numbers(stage: str, choice: Choice, entry: RecipeEntry) -> Table:
+def _numbers(stage: str, choice: Frozen, entry: RecipeEntry) -> Table:
     table = Table.grid(padding=(0, 2))
     for field, value in choice.model_dump(exclude={"type"}).items():
         origin = entry.origins.get(f"{stage}.{field}") or origin_of(type(choice), field)
@@ -81,6 +81,12 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
         yield Text.assemble((f"{stage}: ", "bold"), f"{choice.model_dump()['type']}. {type(choice).__doc__}")
         numbers = [_numbers(stage, choice, entry)] if len(type(choice).model_fields) > 1 else []
         yield Padding(Group(Text(choice.formula, style="green"), *numbers), (0, 0, 1, 2))
+    for name_of_term in ("kl", "correction"):
+        term = getattr(entry.recipe, name_of_term)
+        yield Text.assemble(
+            (f"{name_of_term}: ", "bold"), f"off. {type(term).__doc__}" if not departures(term) else str(type(term).__doc__)
+        )
+        yield Padding(_numbers(name_of_term, term, entry), (0, 0, 1, 2))
     if entry.recipe.filter_groups:
         yield f"filter_groups: groups whose scores are all alike are replaced, {entry.recipe.filter_retries} extra rounds at most\n"
     if caveats:

@@ -1,15 +1,12 @@
 """The form every credit method takes: evidence about tokens and a state in, one number per token and the state out."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.types import State
-
-Evidence = Literal["hidden", "revisions", "prefix-values"]
-"""Evidence beyond log-prob and entropy: kept by the scoring pass, or sampled."""
+from tokencredit.types import Evidence, State
 
 
 class CreditInputs(NamedTuple):

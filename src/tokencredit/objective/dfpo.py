@@ -33,7 +33,7 @@ def exchangeable_weights(
 
     min-replace: wt_i = min_j w_j;  orthogonal: wt = w - (A.w / |A|^2) A;  none: wt = w.
 
-    A weight of NaN marks a response without tokens: no part of the minimum, and 1 in the other two; a group of nothing
+    A weight of NaN marks a response without tokens or grade: no part of the minimum, and 1 in the other two; a group of nothing
     else gets 1. |A| = 0 leaves orthogonal weights unchanged. `floor` raises negative ones to 0, which gives up A.wt = 0.
     """
     _check("transform", transform, get_args(Transform))
@@ -98,12 +98,12 @@ class WeightStatistic:
 
     def finish(self) -> StepWeights:
         row, group, advantage, log_ratio, length = whole_step(self._parts)
-        length = length.where(length > 0, torch.nan)
+        length = length.where((length > 0) & ~advantage.isnan(), torch.nan)
         exponent = log_ratio if self.weight == "product" else log_ratio / length
         weight = importance_ratio(exponent, torch.zeros_like(exponent)).where(length > 0, torch.nan)
         if self.fold_length:
             weight = weight * group_statistics(length, group).mean / length
-        return StepWeights(row, exchangeable_weights(weight, advantage, group, transform=self.transform, floor=self.floor))
+        return StepWeights(row, exchangeable_weights(weight, advantage.nan_to_num(), group, transform=self.transform, floor=self.floor))
 
 
 def dfpo(
@@ -112,7 +112,7 @@ def dfpo(
     """L_it = -sg[wt_i] a_it logp_it, wt made of w_i = exp(mean_t log rho), or exp(sum_t log rho), by `exchangeable_weights`.
 
     `fold_length` multiplies w_i by (mean length of the group's responses) / T_i first. Groups are what this step holds
-    of them. The mean or sum of log-ratios is clamped to +-20.
+    of them; a response without tokens or grade (NaN advantage) has no say. The mean or sum of log-ratios is clamped to +-20.
     """
     _check("transform", transform, get_args(Transform))
     _check("weight", weight, get_args(SequenceWeight))

@@ -23,7 +23,8 @@ def token_kappa(
     with torch.enable_grad():
         leaf = inputs.logp.detach().requires_grad_()
         token_loss = objective.token_loss(inputs._replace(logp=leaf), statistic)
-        loss = masked_sum(weight * token_loss, inputs.mask) / denominator
+        # One number instead of one per token has been averaged by the objective itself.
+        loss = masked_sum(weight * token_loss, inputs.mask) / denominator if token_loss.dim() else token_loss
         # An objective may silence every token it is given; then the loss does not depend on the log-probs at all.
         kappa = torch.autograd.grad(loss, leaf, materialize_grads=True)[0] if loss.requires_grad else torch.zeros_like(leaf)
     return Kappa(kappa, float(loss.detach()))

@@ -18,7 +18,7 @@ class TokenInputs(NamedTuple):
     group: Int[Tensor, " seq"]
     reference_logp: Float[Tensor, "seq tok"] | None = None
     advantage: Float[Tensor, " seq"] | None = None
-    """Of each response, whatever its tokens received."""
+    """Of each response, whatever its tokens received; NaN where it could not be graded."""
     row: Int[Tensor, " seq"] | None = None
     """Names of the responses, the same however a step is cut."""
     seed: int = 0

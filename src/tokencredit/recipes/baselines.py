@@ -18,6 +18,7 @@ from tokencredit.stages import (
     Recipe,
     ReinforcePlusPlusAdvantage,
     ReinforcePlusPlusBaselineAdvantage,
+    RemaxAdvantage,
     RlooAdvantage,
     SapoObjective,
 )
@@ -25,8 +26,12 @@ from tokencredit.stages import (
 GRPO = Recipe(objective=PpoClipObjective(aggregation="sequence-mean"))
 DAPO = Recipe(shape=OverlongShape(), objective=PpoClipObjective(clip_low=0.2, clip_high=0.28, dual_clip=10.0))
 
-GRPO_ORIGINS = {"objective.aggregation": "paper"}
-DAPO_ORIGINS = {"objective.aggregation": "paper", "objective.clip_high": "paper", "objective.dual_clip": "public DAPO scripts"}
+GRPO_ORIGINS = {"objective.aggregation": "DeepSeekMath, 2402.03300"}
+DAPO_ORIGINS = {
+    "objective.aggregation": "DAPO, 2503.14476",
+    "objective.clip_high": "DAPO, 2503.14476",
+    "objective.dual_clip": "public DAPO scripts",
+}
 CONSTANT = {"objective.aggregation": "paper: a constant divisor; the constant itself (the length limit) is a reading"}
 
 BASELINES: dict[str, RecipeEntry] = {
@@ -89,6 +94,11 @@ BASELINES: dict[str, RecipeEntry] = {
         "Optimizing Language Models for Inference Time Objectives, 2503.19595",
         "only the best response of a group is credited, by its lead over the second",
         {"objective.aggregation": "reading: as in grpo"},
+    ),
+    "remax": RecipeEntry(
+        Recipe(advantage=RemaxAdvantage()),
+        "ReMax, 2310.10505",
+        "the policy's greedy response is the baseline; needs no groups",
     ),
     "gspo": RecipeEntry(
         Recipe(objective=GspoObjective()),

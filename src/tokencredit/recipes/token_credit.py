@@ -19,6 +19,7 @@ from tokencredit.stages import (
 
 _NTF_CLIP = PpoClipObjective(clip_low=0.2, clip_high=10.0, aggregation="sequence-mean")
 _NTF_ORIGINS = {
+    "objective.clip_low": "a paper-aligned reproduction",
     "objective.clip_high": "a paper-aligned reproduction",
     "objective.aggregation": "a paper-aligned reproduction: divisor is the full length",
 }

@@ -26,7 +26,8 @@ def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], ver
     line = Text(f"  {verdict:<6}{prompt} ")
     for piece, value in zip(pieces, credit, strict=True):
         line.append(piece.replace("\n", "\\n"), style=_shade(value, min(sizes), max(sizes)))
-    line.append(f"   from {min(credit, default=0.0):+.2f} to {max(credit, default=0.0):+.2f}", style="dim")
+    # Adding 0 turns the -0 of a token that was left out into a plain 0.
+    line.append(f"   from {min(credit, default=0.0) + 0.0:+.2f} to {max(credit, default=0.0) + 0.0:+.2f}", style="dim")
     return line
 
 

@@ -1,13 +1,12 @@
 """The form every shaping takes: what is known of responses in, what is added to their scores out."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Evidence = Literal["revisions"]
-"""Evidence beyond score and length that must be sampled."""
+from tokencredit.types import Evidence
 
 
 class ShapeInputs(NamedTuple):

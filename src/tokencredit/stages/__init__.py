@@ -13,6 +13,7 @@ from tokencredit.stages.advantage import (
     PowerAdvantage,
     ReinforcePlusPlusAdvantage,
     ReinforcePlusPlusBaselineAdvantage,
+    RemaxAdvantage,
     RlooAdvantage,
 )
 from tokencredit.stages.base import Choice, Count, CountOrZero, Frozen, NonNegative, Positive, Share, knobs, origin_of
@@ -92,6 +93,7 @@ __all__ = [
     "Recipe",
     "ReinforcePlusPlusAdvantage",
     "ReinforcePlusPlusBaselineAdvantage",
+    "RemaxAdvantage",
     "RewardBalancedBatching",
     "RlooAdvantage",
     "SapoObjective",

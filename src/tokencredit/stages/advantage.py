@@ -44,7 +44,7 @@ class RlooAdvantage(Choice):
 class ReinforcePlusPlusAdvantage(Choice):
     """REINFORCE++: rewards whitened over the batch, no groups."""
 
-    formula = "A_i = (R_i - m) / sqrt(v + epsilon),  m and v (n - 1) over all tokens of the batch, each carrying its response's reward"
+    formula = "A_i = (R_i - m) / sqrt(v + epsilon),  m and v (n - 1) of R over all tokens of the batch (over responses: over all responses)"
     caveats = (
         "no discount: the published gamma is 1 wherever the reward comes at the end",
         "not centred in a group: opposing signals of one prompt need not cancel",
@@ -119,7 +119,9 @@ class FadeAdvantage(Choice):
         "reading: a running mean takes ema_new_weight of the new value (the note can be read the other way round)",
         "reading: mean_g is the prompt's own mean, p the batch's solve rate",
         "reading: entropy is the mean over response tokens, in nats",
-        "delta below 1 leaves the group's advantages uncentred",
+        "reading: a batch enters the running means before alpha and delta are set by them",
+        "delta below 1 leaves the group's advantages uncentred: shared tokens then no longer cancel",
+        "with filter_groups the solve rate is that of mixed groups only",
     )
 
     type: Literal["fade"] = "fade"
@@ -138,12 +140,14 @@ class FadeAdvantage(Choice):
 class PowerAdvantage(Choice):
     """FADE's static difficulty probe: prompts solved rarely weigh more."""
 
-    formula = "A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g);  mass C p (1-p)^alpha on either side"
+    formula = "A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g;  mass C p (1-p)^alpha"
     caveats = ("reading: C was not published; none takes 1, peak makes the largest mass that of mean-centred GRPO, 1/4",)
 
     type: Literal["power"] = "power"
     alpha: Annotated[Positive, NOTE] = 2.0
     """The mass peaks at solve rate 1 / (1 + alpha)."""
+    delta: Annotated[Positive, Origin("reading: 1, so that the two sides weigh the same; the paper's power-asym sets it too")] = 1.0
+    """Failures weigh 1 / this."""
     scale: Annotated[Literal["none", "peak"], Origin("reading: C was not published")] = "none"
     """The constant C."""
 
@@ -162,7 +166,7 @@ class AsymAdvantage(Choice):
 class CrfAdvantage(Choice):
     """C-RF: +1 or -1 by outcome, the two sides of the batch weighing the same. Needs no groups."""
 
-    formula = "A_i = +B/(2 B+) where R_i > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
+    formula = "A_i = +B/(2 B+) where score_i > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
     caveats = (
         "reading: sides are counted over the whole batch of rollouts, not per optimizer step",
         "not centred in a group: opposing signals of one prompt need not cancel",
@@ -170,7 +174,20 @@ class CrfAdvantage(Choice):
 
     type: Literal["c-rf"] = "c-rf"
     threshold: Annotated[Number, NOTE] = 0.0
-    """A reward above this is a success."""
+    """A score above this is a success."""
+
+
+class RemaxAdvantage(Choice):
+    """ReMax: reward minus that of the policy's greedy response."""
+
+    formula = "A_i = R_i - score of the greedy response to the same prompt"
+    caveats = (
+        "one greedy response per prompt is sampled for it and counted in rollouts used",
+        "not centred in a group: opposing signals of one prompt need not cancel",
+        "the baseline is the verifier's score: no shaping is applied to the greedy response",
+    )
+
+    type: Literal["remax"] = "remax"
 
 
 AdvantageChoice = (
@@ -186,7 +203,8 @@ AdvantageChoice = (
     | PowerAdvantage
     | AsymAdvantage
     | CrfAdvantage
+    | RemaxAdvantage
 )
 
-WITHOUT_SIBLINGS = frozenset({"reinforce++", "c-rf"})
-"""Advantages that compare over the batch, so that a prompt may have one response."""
+WITHOUT_SIBLINGS = frozenset({"reinforce++", "c-rf", "remax"})
+"""Advantages that compare over the batch or with the greedy response, so that a prompt may have one response."""

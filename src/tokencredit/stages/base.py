@@ -1,7 +1,7 @@
 """What every choice is made of: a frozen record whose fields say where their defaults come from."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -19,6 +19,14 @@ class Origin:
     """Where a default comes from; `tokencredit recipes NAME` shows it."""
 
     said: str
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWhen:
+    """A number that is read only under another choice; set without it, it would do nothing and is refused."""
+
+    field: str
+    values: tuple[str, ...]
 
 
 PAPER = Origin("paper")
@@ -40,6 +48,15 @@ class Frozen(BaseModel):
             return fields
         unset = {name for name, field in cls.model_fields.items() if field.default is None}
         return {name: None if name in unset and value == "none" else value for name, value in fields.items()}
+
+    @model_validator(mode="after")
+    def _no_number_goes_unread(self) -> Self:
+        for name, info in type(self).model_fields.items():
+            for rule in info.metadata:
+                if isinstance(rule, OnlyWhen) and getattr(self, name) != info.default and getattr(self, rule.field) not in rule.values:
+                    chosen, needed = getattr(self, rule.field), " or ".join(repr(value) for value in rule.values)
+                    raise ValueError(f"{name} is {getattr(self, name)!r} but is read only when {rule.field} is {needed}; it is {chosen!r}")
+        return self
 
 
 class Choice(Frozen):

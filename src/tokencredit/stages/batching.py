@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from tokencredit.stages.base import READING, Choice, Origin
+from tokencredit.stages.base import READING, Choice, OnlyWhen, Origin
 
 
 class ShuffledBatching(Choice):
@@ -35,7 +35,7 @@ class RewardBalancedBatching(Choice):
     )
     caveats = (
         "reading: only 'balanced positive and negative rollouts in each update' is published",
-        "subsample leaves responses out of the update",
+        "subsample leaves responses out of the update; after it or after reweight a prompt's advantages no longer sum to 0",
     )
 
     type: Literal["reward-balanced"] = "reward-balanced"
@@ -43,7 +43,7 @@ class RewardBalancedBatching(Choice):
     """Which of the three readings."""
     keep_queries: Annotated[bool, Origin("reading: composed with query-preserved")] = True
     """Keep responses to a prompt together."""
-    mass: Annotated[Literal["tokens", "responses"], READING] = "tokens"
+    mass: Annotated[Literal["tokens", "responses"], READING, OnlyWhen("method", ("reweight",))] = "tokens"
     """What reweight equalises: sum |A_i| T_i, or sum |A_i|."""
 
 

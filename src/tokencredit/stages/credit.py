@@ -1,6 +1,6 @@
 """Choices of the credit: one number per token."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -14,6 +14,7 @@ from tokencredit.stages.base import (
     Count,
     CountOrZero,
     NonNegative,
+    OnlyWhen,
     Origin,
     Positive,
     PositiveShare,
@@ -21,15 +22,21 @@ from tokencredit.stages.base import (
 )
 
 
-class UniformCredit(Choice):
+class CreditChoiceBase(Choice):
+    differs_within_response: ClassVar[bool] = True
+    """False: every token of a response receives the same."""
+
+
+class UniformCredit(CreditChoiceBase):
     """Every token receives the response's advantage."""
 
     formula = "a_it = A_i"
+    differs_within_response = False
 
     type: Literal["uniform"] = "uniform"
 
 
-class DeltaCredit(Choice):
+class DeltaCredit(CreditChoiceBase):
     """DelTA: weigh a token by how much nearer its gradient is to its own side's centroid."""
 
     formula = (
@@ -51,15 +58,15 @@ class DeltaCredit(Choice):
     """Times the centroids are refined; 0 is an ablation."""
     scope: Annotated[Literal["batch", "group", "shard"], Origin("paper; released code: shard")] = "batch"
     """Over which tokens statistics are taken."""
-    shards: Annotated[Count, CODE] = 2
+    shards: Annotated[Count, CODE, OnlyWhen("scope", ("shard",))] = 2
     """Shards when scope is shard (the authors' runs had 2)."""
     proxy: Annotated[Literal["row", "hidden-gradient", "head"], PAPER_AND_CODE] = "row"
     """Token-gradient vector: (1-p)h, top-K d log p/dh, or the exact LM-head gradient."""
-    top_k: Annotated[Count, READING] = 32
+    top_k: Annotated[Count, READING, OnlyWhen("proxy", ("hidden-gradient",))] = 32
     """Vocabulary entries of the hidden-gradient proxy (not published)."""
     temperature: Annotated[Literal["adaptive", "first-batch", "constant"], PAPER_AND_CODE] = "adaptive"
     """Where the margins' scale comes from."""
-    constant_gamma: Annotated[Positive, READING] = 1.0
+    constant_gamma: Annotated[Positive, READING, OnlyWhen("temperature", ("constant",))] = 1.0
     """The scale when temperature is constant."""
     gamma_scale: Annotated[Positive, CODE] = 1.0
     """Multiplies the measured temperature."""
@@ -83,7 +90,7 @@ class DeltaCredit(Choice):
         return self
 
 
-class NtfCredit(Choice):
+class NtfCredit(CreditChoiceBase):
     """Negative token filtering: of a response with negative advantage only the least probable tokens are penalised."""
 
     formula = "a_it = A_i [A_i >= 0 or t among the ceil(keep x T_i) least probable tokens of i];  divisors count every token"
@@ -98,7 +105,7 @@ class NtfCredit(Choice):
     """Share of a negative response's tokens that keep their credit."""
 
 
-class ForkingCredit(Choice):
+class ForkingCredit(CreditChoiceBase):
     """80/20 forking tokens: credit for the tokens of highest entropy only."""
 
     formula = "a_it = A_i [t among the ceil(keep x N) tokens of highest entropy in the batch]"
@@ -111,7 +118,7 @@ class ForkingCredit(Choice):
     """Losses are averaged over all tokens, or over the kept ones (coefficient N / kept)."""
 
 
-class KtaeCredit(Choice):
+class KtaeCredit(CreditChoiceBase):
     """KTAE: add to the advantage how strongly a token's presence goes with success among the siblings."""
 
     formula = (
@@ -144,18 +151,19 @@ class KtaeCredit(Choice):
         return self
 
 
-class OneSidedCredit(Choice):
+class OneSidedCredit(CreditChoiceBase):
     """Control: only one side of the comparison is credited."""
 
     formula = "a_it = max(A_i, 0)  (side positive)  or  min(A_i, 0)  (side negative)"
     caveats = ("a control, not a method: nothing can cancel",)
+    differs_within_response = False
 
     type: Literal["one-sided"] = "one-sided"
     side: Annotated[Literal["positive", "negative"], OURS] = "positive"
     """Which responses keep their credit."""
 
 
-class EditMaskCredit(Choice):
+class EditMaskCredit(CreditChoiceBase):
     """IBPO's mask: a repaired failure is credited only where the repair edited it."""
 
     formula = "a_it = A_i [i was not repaired, or t changed under the Levenshtein alignment of i with its successful revision]"
@@ -170,7 +178,7 @@ class EditMaskCredit(Choice):
     """Coefficient of tokens that the repair left alone."""
 
 
-class ProcessCredit(Choice):
+class ProcessCredit(CreditChoiceBase):
     """Monte-Carlo process credit: how much a step changed the chance of success, by continuing from its start and its end."""
 
     formula = "a_it = V(end of the step of t) - V(its start),  V by sampled continuations;  V(prompt) the group's mean, V(end) the reward"
@@ -183,7 +191,7 @@ class ProcessCredit(Choice):
     type: Literal["process"] = "process"
     boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"
     """Branch where the task says a step begins, or every few tokens."""
-    every: Annotated[Count, OURS] = 8
+    every: Annotated[Count, OURS, OnlyWhen("boundary", ("tokens",))] = 8
     """Tokens between branchings when boundary is tokens."""
     continuations: Annotated[Count, Origin("reading: VinePPO's K was not re-read")] = 4
     """Sampled from each prefix."""
@@ -191,6 +199,14 @@ class ProcessCredit(Choice):
     """Most continuations per batch; prefixes beyond it are left out at random and their steps merge."""
     dead_groups: Annotated[Literal["skip", "branch"], OURS] = "skip"
     """Groups whose rewards are all alike: no branching and no credit, or branched like the rest."""
+
+    @model_validator(mode="after")
+    def _affordable(self) -> "ProcessCredit":
+        if self.budget is not None and self.budget < self.continuations:
+            raise ValueError(
+                f"credit.budget is {self.budget} but one prefix takes credit.continuations {self.continuations}; no prefix could be valued"
+            )
+        return self
 
 
 CreditChoice = UniformCredit | DeltaCredit | NtfCredit | ForkingCredit | KtaeCredit | OneSidedCredit | EditMaskCredit | ProcessCredit

@@ -2,17 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tokencredit.stages.base import (
     CODE,
     NOTE,
     OURS,
-    PAPER,
     READING,
     Choice,
     Count,
     NonNegative,
+    OnlyWhen,
     Origin,
     Positive,
     PositiveShare,
@@ -20,6 +20,7 @@ from tokencredit.stages.base import (
 )
 
 Aggregation = Literal["token-mean", "sequence-mean", "constant"]
+_PPO = Origin("PPO, 1707.06347")
 DualClip = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
@@ -28,7 +29,7 @@ class ObjectiveBase(Choice):
 
     aggregation: Annotated[Aggregation, CODE] = "token-mean"
     """How token losses become one number."""
-    constant_length: Annotated[Count | None, OURS] = None
+    constant_length: Annotated[Count | None, OURS, OnlyWhen("aggregation", ("constant",))] = None
     """Divisor per response when aggregation is constant; default the length limit."""
 
 
@@ -39,9 +40,9 @@ class PpoClipObjective(ObjectiveBase):
     caveats = ("the clip depends on the sign of credit: where it acts, shared tokens no longer cancel",)
 
     type: Literal["ppo-clip"] = "ppo-clip"
-    clip_low: Annotated[Share, PAPER] = 0.2
+    clip_low: Annotated[Share, _PPO] = 0.2
     """Ratios are clipped below 1 - this."""
-    clip_high: Annotated[NonNegative, PAPER] = 0.2
+    clip_high: Annotated[NonNegative, _PPO] = 0.2
     """Ratios are clipped above 1 + this."""
     dual_clip: Annotated[DualClip | None, OURS] = None
     """Bound on the loss of tokens with negative credit, as a multiple of it."""
@@ -51,14 +52,17 @@ class SignBlindClipObjective(ObjectiveBase):
     """A token is clipped when its ratio leaves the band, whatever the sign of its credit (GRPO-fix, a reading)."""
 
     formula = "L_it = -clip(rho, 1 - clip_low, 1 + clip_high) a   (clipping none: -rho a)"
-    caveats = ("reading: the paper's GRPO-fix is not defined; this is symmetric clipping, or no clipping",)
+    caveats = (
+        "reading: the paper's GRPO-fix is not defined; this is symmetric clipping, or no clipping",
+        "aggregation sequence-mean would undo the cancellation where lengths differ",
+    )
 
     type: Literal["sign-blind-clip"] = "sign-blind-clip"
     clipping: Annotated[Literal["sign-blind", "none"], READING] = "sign-blind"
     """none leaves the surrogate linear."""
-    clip_low: Annotated[Share, READING] = 0.2
+    clip_low: Annotated[Share, READING, OnlyWhen("clipping", ("sign-blind",))] = 0.2
     """Ratios below 1 - this give no gradient."""
-    clip_high: Annotated[NonNegative, READING] = 0.2
+    clip_high: Annotated[NonNegative, READING, OnlyWhen("clipping", ("sign-blind",))] = 0.2
     """Ratios above 1 + this give no gradient."""
     aggregation: Annotated[Aggregation, Origin("reading: one divisor for all tokens")] = "token-mean"
     """How token losses become one number."""
@@ -110,7 +114,7 @@ class CispoObjective(ObjectiveBase):
     formula = "L_it = -sg[clip(rho, 1 - clip_low, 1 + clip_high)] a logp"
 
     type: Literal["cispo"] = "cispo"
-    clip_low: Annotated[Share, Origin("paper: no lower bound")] = 1.0
+    clip_low: Annotated[Share, Origin("general knowledge of the paper: no lower bound")] = 1.0
     """Weights are at least 1 - this."""
     clip_high: Annotated[NonNegative, Origin("public settings with a largest weight of 5; the paper tunes it")] = 4.0
     """Weights are at most 1 + this."""
@@ -159,6 +163,12 @@ class ClipCovObjective(ObjectiveBase):
     """Covariance above which a token may be drawn."""
     cov_high: Annotated[float, Field(allow_inf_nan=False), CODE] = 5.0
     """Covariance below which a token may be drawn."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ClipCovObjective":
+        if self.cov_low >= self.cov_high:
+            raise ValueError(f"objective.cov_low is {self.cov_low} and objective.cov_high is {self.cov_high}; no covariance lies between")
+        return self
 
 
 class KlCovObjective(ObjectiveBase):
@@ -217,6 +227,7 @@ class DfpoObjective(ObjectiveBase):
         "reading: the surrogate around the published transformations is unclipped and linear, under stop-gradient",
         "reading: one length divisor for all; 1/T_i is refused because it would undo the cancellation",
         "both transformations bias the importance correction; orthogonal weights can be negative",
+        "cancels exactly only with advantages centred in the group, uniform credit and whole groups per optimizer step",
     )
 
     type: Literal["dfpo"] = "dfpo"
@@ -226,7 +237,7 @@ class DfpoObjective(ObjectiveBase):
     """Sequence weight: geometric mean of token ratios, or their product."""
     fold_length: Annotated[bool, READING] = False
     """Fold 1/T_i (relative to the group's mean length) into the weight before the transformation."""
-    floor: Annotated[bool, READING] = False
+    floor: Annotated[bool, READING, OnlyWhen("transform", ("orthogonal",))] = False
     """Raise negative orthogonal weights to 0, which gives up exact cancellation."""
     aggregation: Annotated[Aggregation, Origin("reading: one divisor for the group")] = "token-mean"
     """How token losses become one number."""

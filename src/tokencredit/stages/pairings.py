@@ -8,7 +8,7 @@ from tokencredit.stages.batching import BatchingChoice
 from tokencredit.stages.credit import CreditChoice
 from tokencredit.stages.objective import GmpoObjective, GspoObjective, ObjectiveChoice
 from tokencredit.stages.shape import ShapeChoice
-from tokencredit.stages.terms import Kl
+from tokencredit.stages.terms import Correction, Kl
 
 
 class Stages(NamedTuple):
@@ -18,14 +18,22 @@ class Stages(NamedTuple):
     objective: ObjectiveChoice
     batching: BatchingChoice
     kl: Kl
+    correction: Correction
 
 
-def _sequence_form_averages_credit(stages: Stages) -> str | None:
+def _sequence_form_averages(stages: Stages) -> str | None:
     objective, credit = stages.objective, stages.credit
-    if isinstance(objective, GspoObjective | GmpoObjective) and objective.form == "sequence" and credit.type != "uniform":
+    if not isinstance(objective, GspoObjective | GmpoObjective) or objective.form != "sequence":
+        return None
+    if credit.differs_within_response:
         return (
             f"objective.form is 'sequence' but credit {credit.type!r} differs between tokens: one ratio per response averages it away; "
             "use objective.form 'token'"
+        )
+    if stages.correction.kind != "none" and stages.correction.level == "token":
+        return (
+            "objective.form is 'sequence' but correction.level 'token' weighs tokens: one ratio per response averages the weights away; "
+            "use objective.form 'token' or correction.level 'sequence'"
         )
     return None
 
@@ -78,13 +86,24 @@ def _pass_at_k_has_no_other_side(stages: Stages) -> str | None:
     return None
 
 
+def _kept_divisor_needs_a_token_mean(stages: Stages) -> str | None:
+    credit, objective = stages.credit, stages.objective
+    if credit.type == "forking" and credit.divisor == "kept" and objective.aggregation != "token-mean":
+        return (
+            f"credit.divisor 'kept' averages over the kept tokens, but objective.aggregation {objective.aggregation!r} is no mean over "
+            "tokens; use 'token-mean' or credit.divisor 'all'"
+        )
+    return None
+
+
 RULES: tuple[Callable[[Stages], str | None], ...] = (
-    _sequence_form_averages_credit,
+    _sequence_form_averages,
     _dfpo_needs_one_divisor,
     _mask_needs_revisions,
     _process_reads_no_advantage,
     _process_reads_no_shaped_reward,
     _pass_at_k_has_no_other_side,
+    _kept_divisor_needs_a_token_mean,
 )
 
 

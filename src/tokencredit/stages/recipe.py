@@ -31,7 +31,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Recipe":
-        reason = senseless(Stages(self.shape, self.advantage, self.credit, self.objective, self.batching, self.kl))
+        reason = senseless(Stages(self.shape, self.advantage, self.credit, self.objective, self.batching, self.kl, self.correction))
         if reason is not None:
             raise ValueError(reason)
         return self

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from tokencredit.stages.base import CODE, OURS, Frozen, NonNegative, Positive
+from tokencredit.stages.base import CODE, OURS, Frozen, NonNegative, OnlyWhen, Positive
 
 
 class Kl(Frozen):
@@ -18,16 +18,19 @@ class Kl(Frozen):
     """Added to every token's loss, or taken from every response's reward."""
 
 
+_ON = OnlyWhen("kind", ("tis", "mis"))
+
+
 class Correction(Frozen):
     """Optional importance correction where the sampler's log-probs differ from the trainer's."""
 
     kind: Annotated[Literal["none", "tis", "mis"], OURS] = "none"
     """tis truncates the ratio trainer / sampler at cap; mis drops what lies beyond it."""
-    level: Annotated[Literal["token", "sequence"], OURS] = "token"
+    level: Annotated[Literal["token", "sequence"], OURS, _ON] = "token"
     """A ratio per token, or one per response (the product)."""
-    cap: Annotated[Positive, CODE] = 2.0
+    cap: Annotated[Positive, CODE, _ON] = 2.0
     """Largest ratio that is used as it is."""
-    floor: Annotated[NonNegative, OURS] = 0.0
+    floor: Annotated[NonNegative, OURS, _ON] = 0.0
     """mis drops ratios below this too; tis raises them to it."""
 
     @model_validator(mode="after")

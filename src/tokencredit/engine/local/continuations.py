@@ -1,6 +1,7 @@
 """Sampling from inside a response: continuations of prefixes, graded as if the policy had written them whole."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 import torch
@@ -25,17 +26,27 @@ def branch_points(
     spread = group_statistics(score, rollouts.group).std > 0
     branched = ~score.isnan() if choice.dead_groups == "branch" else ~score.isnan() & spread
     points: list[BranchPoint] = []
+    tokens, mask = rollouts.tokens.cpu(), rollouts.mask.cpu()
     for row in branched.nonzero()[:, 0].tolist():
-        columns = rollouts.mask[row].nonzero()[:, 0].tolist()
-        ids = rollouts.tokens[row, columns].tolist()
+        columns = mask[row].nonzero()[:, 0].tolist()
+        ids = tokens[row, columns].tolist()
         if choice.boundary == "tokens":
             positions = every_few_tokens(len(ids), choice.every)
         else:
             assert marks_steps(task)
             problem = problems[int(rollouts.group[row])]
-            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), policy.token_texts(ids))
+            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), _pieces(policy, ids))
         points += [BranchPoint(row, columns[position]) for position in positions]
     return within_budget(points, continuations=choice.continuations, budget=choice.budget, seed=seed)
+
+
+def _pieces(policy: Policy, ids: list[int]) -> list[str]:
+    """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
+    pieces = policy.token_texts(ids)
+    if "".join(pieces) == policy.tokenizer.decode(ids):
+        return pieces
+    texts = [str(policy.tokenizer.decode(ids[:count])) for count in range(len(ids) + 1)]
+    return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def solve_rates(
@@ -55,9 +66,10 @@ def solve_rates(
     order = sorted(range(len(points)), key=lambda index: (points[index].position, points[index].row))
     at_once = max(1, ROWS_AT_ONCE // continuations)
     rates = torch.zeros(len(points), dtype=torch.float64)
+    tokens, groups = rollouts.tokens.cpu(), rollouts.group.tolist()
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
-        prefixes = [rollouts.tokens[points[index].row, : points[index].position].tolist() for index in chosen]
+        prefixes = [tokens[points[index].row, : points[index].position].tolist() for index in chosen]
         drawn = sample(
             policy,
             [(*rollouts.prompts[points[index].row], *prefix) for index, prefix in zip(chosen, prefixes, strict=True)],
@@ -67,10 +79,11 @@ def solve_rates(
             temperature=config.sampling.temperature,
             dtype=config.dtype,
         ).rollouts
+        drawn_tokens, drawn_mask = drawn.tokens.cpu(), drawn.mask.cpu()
         for offset, (index, prefix) in enumerate(zip(chosen, prefixes, strict=True)):
-            problem = problems[int(rollouts.group[points[index].row])]
+            problem = problems[groups[points[index].row]]
             rows = range(offset * continuations, (offset + 1) * continuations)
-            written = [drawn.tokens[row][drawn.mask[row]].tolist()[: limit - len(prefix)] for row in rows]
+            written = [drawn_tokens[row][drawn_mask[row]].tolist()[: limit - len(prefix)] for row in rows]
             scores = [task.grade(problem, policy.decode(prefix + tail)) for tail in written]
             graded = [value for value in scores if value == value]
             rates[index] = fmean(graded) if graded else torch.nan

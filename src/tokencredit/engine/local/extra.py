@@ -1,16 +1,20 @@
-"""Evidence that costs rollouts: revisions and prefix values, sampled only where a stage asks for them, and counted."""
+"""Evidence that costs rollouts: revisions, prefix values, greedy responses. Sampled only where a stage asks for it, and counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
+from tokencredit.build import needed_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.continuations import branch_points, solve_rates
+from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.revise import Revisions, revise
+from tokencredit.engine.local.sample import sample
 from tokencredit.probe.branch import BranchPoint, prefix_values
 from tokencredit.seeds import derive_seed
+from tokencredit.stages import IbpoShape, ProcessCredit
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts
 
@@ -18,36 +22,32 @@ from tokencredit.types import Rollouts
 class ExtraEvidence(NamedTuple):
     revisions: Revisions | None = None
     prefix_value: Tensor | None = None
+    greedy_score: Tensor | None = None
     rollouts_used: int = 0
     metrics: Mapping[str, float] = {}
 
+    def with_counts(self, used: int, **metrics: float) -> "ExtraEvidence":
+        return self._replace(rollouts_used=self.rollouts_used + used, metrics={**self.metrics, **metrics})
+
 
 def gather_extra(
-    policy: Policy,
-    task: Task,
-    config: TrainConfig,
-    problems: Sequence[Problem],
-    rollouts: Rollouts,
-    score: Tensor,
-    *,
-    seed: int,
+    policy: Policy, task: Task, config: TrainConfig, problems: Sequence[Problem], rollouts: Rollouts, score: Tensor, *, seed: int
 ) -> ExtraEvidence:
-    """What the recipe's shape and credit need beyond the rollouts themselves; nothing for most recipes."""
+    """What the recipe's stages need beyond the rollouts themselves; nothing for most recipes."""
+    needs = needed_evidence(config)
     extra = ExtraEvidence()
-    if config.shape.type == "ibpo":
+    if "revisions" in needs:
+        assert isinstance(config.shape, IbpoShape)
         revisions = revise(policy, task, problems, rollouts, score, config.shape, config, seed=derive_seed(seed, "revise"))
-        extra = extra._replace(
-            revisions=revisions,
-            rollouts_used=extra.rollouts_used + revisions.tried,
-            metrics={
-                **extra.metrics,
-                "revisions": revisions.tried,
-                "revisions_right": revisions.succeeded,
-                "revisions_identical": revisions.identical,
-            },
+        extra = extra._replace(revisions=revisions).with_counts(
+            revisions.tried,
+            revisions=revisions.tried,
+            revisions_right=revisions.succeeded,
+            revisions_identical=revisions.identical,
         )
-    if config.credit.type == "process":
+    if "prefix-values" in needs:
         choice = config.credit
+        assert isinstance(choice, ProcessCredit)
         points = branch_points(policy, task, problems, rollouts, score, choice, seed=derive_seed(seed, "branch"))
 
         def value_of(chosen: Sequence[BranchPoint]) -> Tensor:
@@ -56,9 +56,19 @@ def gather_extra(
             )
 
         used = len(points) * choice.continuations
-        extra = extra._replace(
-            prefix_value=prefix_values(rollouts, points, value_of),
-            rollouts_used=extra.rollouts_used + used,
-            metrics={**extra.metrics, "branch_points": len(points), "continuations": used},
+        values = prefix_values(rollouts, points, value_of)
+        extra = extra._replace(prefix_value=values).with_counts(used, branch_points=len(points), continuations=used)
+    if "greedy-scores" in needs:
+        greedy = greedy_scores(policy, task, problems, config)
+        extra = extra._replace(greedy_score=greedy[rollouts.group]).with_counts(
+            len(problems), greedy_responses=len(problems), greedy_score=float(greedy.nanmean())
         )
     return extra
+
+
+def greedy_scores(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> Tensor:
+    """What the verifier says of the policy's most probable response to each problem."""
+    prompts = [policy.encode(problem.prompt) for problem in problems]
+    limit = config.sampling.max_new_tokens
+    drawn = sample(policy, prompts, group_size=1, max_new_tokens=limit, seed=0, greedy=True, dtype=config.dtype)
+    return grade_rollouts(policy, task, problems, drawn.rollouts)

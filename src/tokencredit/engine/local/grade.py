@@ -19,4 +19,5 @@ def grade_rollouts(policy: Policy, task: Task, problems: Sequence[Problem], roll
     """One score per response; `problems[g]` is what group g answers."""
     groups = rollouts.group.tolist()
     scores = [task.grade(problems[group], response_text(policy, rollouts, row)) for row, group in enumerate(groups)]
-    return torch.tensor(scores, dtype=torch.float32, device=rollouts.tokens.device)
+    dtype = torch.float64 if policy.model.dtype == torch.float64 else torch.float32
+    return torch.tensor(scores, dtype=dtype, device=rollouts.tokens.device)

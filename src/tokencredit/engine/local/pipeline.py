@@ -51,9 +51,12 @@ class Pipeline:
 
     @property
     def scores_in_a_pass(self) -> bool:
-        """Cached decoding and a whole-sequence pass agree to rounding; in bfloat16 that rounding is too coarse for ratios."""
-        scoring = self.config.scoring
-        return scoring == "pass" or (scoring == "auto" and self.config.dtype == "bfloat16")
+        """Cached decoding and a whole-sequence pass agree to rounding; in bfloat16 that rounding is too coarse for ratios.
+
+        A correction compares the two, so it needs both.
+        """
+        config = self.config
+        return config.scoring == "pass" or (config.scoring == "auto" and (config.dtype == "bfloat16" or config.correction.kind != "none"))
 
     @property
     def keeps_hidden(self) -> bool:
@@ -105,6 +108,7 @@ class Pipeline:
                 length=rollouts.loss_mask.sum(-1),
                 score=scored.score,
                 entropy=float(masked_mean(evidence.entropy, rollouts.loss_mask)),
+                greedy_score=extra.greedy_score,
             ),
             state.advantage,
         )

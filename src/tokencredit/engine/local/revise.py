@@ -86,7 +86,8 @@ def _sample_revisions(
             temperature=config.sampling.temperature,
             dtype=config.dtype,
         ).rollouts
-        written += [drawn.tokens[row][drawn.mask[row]].tolist() for row in range(len(prompts))]
+        tokens, mask = drawn.tokens.cpu(), drawn.mask.cpu()
+        written += [tokens[row][mask[row]].tolist() for row in range(len(prompts))]
     return written
 
 

@@ -22,7 +22,7 @@ class ShownResponse(NamedTuple):
 def showcase(
     config: TrainConfig, policy: Policy, task: Task, state: StageState, *, pairs: int = 3, problems: int = 64
 ) -> list[ShownResponse]:
-    """One right and one wrong response of up to `pairs` problems that have both; empty when none has.
+    """A right and a wrong response, `pairs` times at most, of one problem where problems have several; empty when there are none.
 
     Rewards are shaped without a KL penalty: the reference is not at hand any more.
     """
@@ -41,17 +41,27 @@ def showcase(
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra)
-    credited = pipeline.credit_tokens(policy, scored, evidence, None, state, seed=config.seed, extra=extra).credited
+    credited = pipeline.credit_tokens(
+        policy, scored, evidence, None, state, seed=derive_seed(config.seed, "showcase-credit"), extra=extra
+    ).credited
     shown: list[ShownResponse] = []
-    for group, problem in enumerate(asked):
-        rows = (rollouts.group == group).nonzero()[:, 0].tolist()
-        right = [row for row in rows if float(score[row]) >= 1]
-        wrong = [row for row in rows if float(score[row]) < 1]
-        if not right or not wrong or len(shown) >= 2 * pairs:
-            continue
-        for row in (right[0], wrong[0]):
+    for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:
+        for row in rows:
             inside = rollouts.mask[row]
             ids = rollouts.tokens[row][inside].tolist()
             pieces = ["⏎" if token in policy.end_tokens else text for token, text in zip(ids, policy.token_texts(ids), strict=True)]
+            problem = asked[int(rollouts.group[row])]
             shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row][inside].tolist(), float(score[row])))
     return shown
+
+
+def _contrasts(scores: list[float], groups: list[int]) -> list[tuple[int, int]]:
+    """A right and a wrong row of every problem that has both; across problems where each has one response."""
+    if len(set(groups)) == len(groups):
+        groups = [0] * len(groups)
+    pairs: list[tuple[int, int]] = []
+    for group in dict.fromkeys(groups):
+        right = [row for row, name in enumerate(groups) if name == group and scores[row] >= 1]
+        wrong = [row for row, name in enumerate(groups) if name == group and scores[row] < 1]
+        pairs += list(zip(right, wrong, strict=False))[: None if len(set(groups)) == 1 else 1]
+    return pairs

@@ -140,7 +140,7 @@ class Trainer:
         config, policy, pipeline = self.config, self.policy, self.pipeline
         batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
         if not batch.problems:
-            return FinishedStep(batch.rollouts_used, state, None)
+            return FinishedStep(batch.rollouts_used, state, None, {})
         pipeline.check_budget(batch.rollouts)
         with watch.stage("score"):
             evidence = batch.evidence
@@ -162,7 +162,7 @@ class Trainer:
         with watch.stage("plan"):
             plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
         if not plan.steps:
-            return FinishedStep(used, state, None)
+            return FinishedStep(used, state, None, extra.metrics)
         with watch.stage("update"):
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(config, number)
@@ -177,13 +177,13 @@ class Trainer:
                 dtype=config.dtype,
                 seed=derive_seed(config.seed, "objective", number),
             )
-        trained = TrainedBatch(credited, plan, result, extra.metrics)
+        trained = TrainedBatch(credited, plan, result)
         with watch.stage("record"):
             self.folder.append("plans.jsonl", {"step": number + 1, "digest": plan.digest, **plan.to_json()})
             if config.tokens_every and ((number + 1) % config.tokens_every == 0 or number in (0, config.steps - 1)):
                 columns = metrics.token_columns(number + 1, credited, plan, policy, self.task, batch.problems)
                 self.folder.write_tokens(number + 1, columns)
-        return FinishedStep(used, state, trained)
+        return FinishedStep(used, state, trained, extra.metrics)
 
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         config, folder, watch = self.config, self.folder, Stopwatch()
@@ -206,10 +206,10 @@ class Trainer:
             state = finished.state
             rollouts_used += finished.rollouts_used
             row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
-            row |= metrics.state_metrics(state)
+            row |= metrics.state_metrics(state) | dict(finished.extra)
             if (trained := finished.trained) is not None:
                 level = config.correction.level
-                row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=level) | dict(trained.extra)
+                row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=level)
             last_step = number + 1 == config.steps
             if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or last_step):
                 with step_watch.stage("evaluate"):
@@ -259,8 +259,6 @@ class TrainedBatch(NamedTuple):
     credited: Credited
     plan: StepPlan
     result: StepResult
-    extra: Mapping[str, float]
-    """What evidence beyond the rollouts was sampled."""
 
 
 class FinishedStep(NamedTuple):
@@ -268,6 +266,8 @@ class FinishedStep(NamedTuple):
     state: StageState
     trained: TrainedBatch | None
     """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
+    extra: Mapping[str, float]
+    """What evidence beyond the rollouts was sampled."""
 
 
 def train(

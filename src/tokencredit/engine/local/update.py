@@ -46,7 +46,7 @@ def _gather(credited: Credited, rows: tuple[int, ...], scale: dict[int, float] |
         mask=mask[:, :width],
         group=rollouts.group[index],
         reference_logp=in_batch(credited.reference_logp),
-        advantage=credited.advantage[index].to(old_logp.dtype) * factor,
+        advantage=credited.advantage[index].to(old_logp.dtype).where(credited.scored.graded[index], torch.nan) * factor,
         row=index,
         seed=seed,
         correction=in_batch(credited.correction),
@@ -117,6 +117,8 @@ def accumulate_gradient(
         kappa, share = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator)
         logp.backward(kappa)
         has_credit = (inputs.credit != 0) & inputs.mask
+        if inputs.correction is not None:
+            has_credit &= inputs.correction != 0
         loss += share
         silenced += int((has_credit & (kappa == 0)).sum())
         credited_tokens += int(has_credit.sum())
