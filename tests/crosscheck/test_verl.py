@@ -25,15 +25,18 @@ AGGREGATIONS = {"token-mean": "token-mean", "seq-mean-token-mean": "sequence-mea
 
 
 NOTHING: dict[str, Any] = {}
+VERL: dict[str, Any] = {"preset": "verl"}
 
 
 class AdvantageCase(NamedTuple):
     theirs: str
     ours: str
     settings: dict[str, Any] = NOTHING
-    knobs: dict[str, Any] = NOTHING
+    knobs: dict[str, Any] = VERL
     smallest_group: int = 1
     """verl gives a lone response its raw reward, or refuses it."""
+    greedy: bool = False
+    """Compares with a greedy response to each prompt, which verl's trainer samples beside the others."""
 
 
 # Numbers that verl keeps in float32 whatever the rewards are leave about 1e-7: the 1 + epsilon of a lone response, n / (n - 1) when
@@ -48,23 +51,34 @@ ADVANTAGE_CASES = {
     "gpg": AdvantageCase("gpg", "gpg"),
     "grpo_passk": AdvantageCase("grpo_passk", "pass-at-k", {"config": AlgoConfig()}, smallest_group=2),
     "grpo_passk without std": AdvantageCase(
-        "grpo_passk", "pass-at-k", {"config": AlgoConfig(norm_adv_by_std_in_grpo=False)}, {"normalize": False}, smallest_group=2
+        "grpo_passk", "pass-at-k", {"config": AlgoConfig(norm_adv_by_std_in_grpo=False)}, {**VERL, "normalize": False}, smallest_group=2
     ),
+    "remax": AdvantageCase("remax", "remax", knobs=NOTHING, greedy=True),
 }
 
 
-def their_advantage(batch: Batch, name: str, **settings: Any) -> Tensor:
-    """Per token; the reward stands on the last token of its response, as verl's reward managers write it."""
+def greedy_score(batch: Batch) -> Tensor:
+    """Another number for every prompt, on either side of the rewards, the same for all its responses."""
+    return (1 + batch.group.double()).sin()
+
+
+def their_advantage(batch: Batch, name: str, *, greedy: bool = False, **settings: Any) -> Tensor:
+    """Per token; the reward stands on the last token of its response, as verl's reward managers write it.
+
+    Where their remax has a hole in a response it leaves the bare reward; no loss ever reads that, so it is masked here.
+    """
     last = batch.mask.long() * torch.arange(batch.mask.shape[1])
     rewards = torch.zeros_like(batch.logp)
     rewards[torch.arange(len(batch.reward)), last.argmax(-1)] = batch.reward
     uid = np.array([f"prompt {group}" for group in batch.group.tolist()], dtype=object)
-    return get_adv_estimator_fn(name)(token_level_rewards=rewards, response_mask=batch.mask.long(), index=uid, **settings)[0]
+    settings |= {"reward_baselines": greedy_score(batch)} if greedy else {}
+    theirs = get_adv_estimator_fn(name)(token_level_rewards=rewards, response_mask=batch.mask.long(), index=uid, **settings)[0]
+    return theirs * batch.mask if greedy else theirs
 
 
 def our_advantage(batch: Batch, name: str, **knobs: Any) -> Tensor:
-    inputs = AdvantageInputs(batch.reward, batch.group, length=batch.length)
-    return ADVANTAGES[name](inputs, {}, preset="verl", **knobs).advantage[:, None] * batch.mask
+    inputs = AdvantageInputs(batch.reward, batch.group, length=batch.length, greedy_score=greedy_score(batch))
+    return ADVANTAGES[name](inputs, {}, **knobs).advantage[:, None] * batch.mask
 
 
 @pytest.mark.parametrize("name", ADVANTAGE_CASES)
@@ -72,21 +86,24 @@ def test_advantages(name: str) -> None:
     case = ADVANTAGE_CASES[name]
     for seed in SEEDS:
         batch = random_batch(seed, smallest_group=case.smallest_group)
-        agree(f"advantage {name}", our_advantage(batch, case.ours, **case.knobs), their_advantage(batch, case.theirs, **case.settings))
+        theirs = their_advantage(batch, case.theirs, greedy=case.greedy, **case.settings)
+        agree(f"advantage {name}", our_advantage(batch, case.ours, **case.knobs), theirs)
 
 
 def test_a_near_miss_advantage_is_told_apart() -> None:
-    """Every other estimator, the population's standard deviation, and the epsilon of another preset."""
+    """Every other estimator, the population's standard deviation, the epsilon of another preset, another prompt's greedy score."""
     batch = random_batch(0)
     for name, case in ADVANTAGE_CASES.items():
-        theirs = their_advantage(batch, case.theirs, **case.settings)
+        theirs = their_advantage(batch, case.theirs, greedy=case.greedy, **case.settings)
         for other, wrong in ADVANTAGE_CASES.items():
             assert other == name or difference(our_advantage(batch, wrong.ours, **wrong.knobs), theirs) > 1e-2, (name, other)
-    theirs, centred = their_advantage(batch, "grpo"), our_advantage(batch, "dr-grpo")
+    theirs, centred = their_advantage(batch, "grpo"), our_advantage(batch, "dr-grpo", **VERL)
     squares = torch.zeros(6, dtype=torch.float64).index_add_(0, batch.group, centred[:, 0].square())
     population = (squares / torch.bincount(batch.group)).sqrt()[batch.group]
     assert difference(centred / (population[:, None] + 1e-6), theirs) > 1e-2
-    assert difference(our_advantage(batch, "grpo", epsilon=1e-4), theirs) > 1e-5
+    assert difference(our_advantage(batch, "grpo", **VERL, epsilon=1e-4), theirs) > 1e-5
+    next_prompt = batch._replace(group=(batch.group + 1) % 6)
+    assert difference(our_advantage(next_prompt, "remax"), their_advantage(batch, "remax", greedy=True)) > 1e-2
 
 
 class LossCase(NamedTuple):

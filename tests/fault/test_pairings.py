@@ -27,6 +27,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"credit": {"type": "process"}, "advantage": {"type": "dr-grpo"}, "kl": {"beta": 0.1, "place": "reward"}},
         "kl.place 'reward' would not enter",
     ),
+    ({"advantage": {"type": "c-rf"}, "shape": {"type": "ibpo"}}, "shape 'ibpo' would not enter"),
+    ({"advantage": {"type": "c-rf"}, "kl": {"beta": 0.1, "place": "reward"}}, "kl.place 'reward' would not enter"),
     ({"advantage": {"type": "pass-at-k"}, "credit": {"type": "ntf"}}, "no negative side"),
     ({"advantage": {"type": "pass-at-k"}, "credit": {"type": "one-sided", "side": "negative"}}, "no negative side"),
     ({"advantage": {"type": "pass-at-k"}, "batching": {"type": "reward-balanced"}}, "nothing to balance"),
@@ -115,7 +117,7 @@ def test_any_two_choices_compose_or_are_refused(types: dict[str, str]) -> None:
     """Run through the stages on made-up groups: finite numbers for every token, and credit that reaches some."""
     recipe = composed(types)
     if recipe is None:
-        assert {"edit-mask", "process", "pass-at-k"} & set(types.values())
+        assert {"edit-mask", "process", "pass-at-k", "c-rf"} & set(types.values())
         return
     scene = CONDITIONS["off-policy"]()
     subject = Subject("composed", recipe)

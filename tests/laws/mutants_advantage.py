@@ -12,6 +12,8 @@ from laws.source_edits import Edit, loaded_with
 from tokencredit.advantage.stage import Advantage, AdvantageInputs
 
 GROUP_IDS = [-3, 6, 40]
+GREEDY = {-3: 0.5, 6: 1.0, 40: -0.25}
+"""Score of the greedy response to each prompt; any other prompt's is 0."""
 # Quarters, so that sums of rewards are exact and a difference between two results is never their rounding.
 QUARTERS = 17
 GRADES = st.integers(-8, 8).map(lambda quarters: quarters / 4)
@@ -32,11 +34,12 @@ GRADED_RESPONSES = RESPONSES.map(lambda responses: [(0.0 if math.isnan(reward) e
 def inputs_of(responses: list[tuple[float, int, int]]) -> AdvantageInputs:
     reward = torch.tensor([row[0] for row in responses], dtype=torch.float64)
     group, length = (torch.tensor([row[place] for row in responses]) for place in (1, 2))
-    return AdvantageInputs(reward, group, length, score=reward, entropy=1.0)
+    greedy_score = torch.tensor([GREEDY.get(row[1], 0.0) for row in responses], dtype=torch.float64)
+    return AdvantageInputs(reward, group, length, score=reward, entropy=1.0, greedy_score=greedy_score)
 
 
 def rows_of(inputs: AdvantageInputs, rows: Tensor) -> AdvantageInputs:
-    return inputs._replace(**{name: getattr(inputs, name)[rows] for name in ("reward", "group", "length", "score")})
+    return inputs._replace(**{name: getattr(inputs, name)[rows] for name in ("reward", "group", "length", "score", "greedy_score")})
 
 
 def of_one_prompt(rewards: list[float], length: int = 1) -> AdvantageInputs:
@@ -65,6 +68,7 @@ MODULES = (
     "advantage.power",
     "advantage.asym",
     "advantage.c_rf",
+    "advantage.remax",
     "advantage",
 )
 """In the order in which they import one another."""
@@ -167,6 +171,9 @@ BATCH_LEVEL: dict[str, Edit] = {
     "a single side is halved": Edit("advantage.c_rf", "sides = 2 if success.any() and failure.any() else 1", "sides = 2"),
     "the threshold is a success": Edit("advantage.c_rf", "value > threshold", "value >= threshold"),
     "ungraded is a failure": Edit("advantage.c_rf", "failure = graded & ~success", "failure = ~success"),
+    "the shaped reward is the outcome": Edit(
+        "advantage.stage", "function(inputs.score, inputs.group", "function(inputs.reward, inputs.group"
+    ),
 }
 """Whitening, boosts and sides over the whole batch."""
 
@@ -185,6 +192,42 @@ GROUP_LEVEL: dict[str, Edit] = {
     "rloo with its own reward": Edit("advantage.rloo", "count / (count - 1).clamp(min=1) * ", ""),
 }
 """Comparisons within a group."""
+
+REMAX: dict[str, Edit] = {
+    "greedy scores in another order": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.flip(0).to(value.dtype)"),
+    "one greedy score for the batch": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.to(value.dtype).nanmean()"),
+    "no baseline": Edit("advantage.remax", "value - greedy_score.to(value.dtype)", "value + 0 * greedy_score"),
+    "the larger of the two": Edit(
+        "advantage.remax", "value - greedy_score.to(value.dtype)", "torch.maximum(value, greedy_score) - greedy_score"
+    ),
+    "divided by the baseline": Edit(
+        "advantage.remax", "value - greedy_score.to(value.dtype)", "(value - greedy_score) / (1 + greedy_score.abs())"
+    ),
+    "compared in the batch too": Edit(
+        "advantage.remax", "value - greedy_score.to(value.dtype)", "value - greedy_score - (value - greedy_score).nanmean()"
+    ),
+    "compared in the group too": Edit(
+        "advantage.remax",
+        "    return AdvantageOutcome(remax_advantage(inputs.reward,",
+        "    from tokencredit.advantage.dr_grpo import dr_grpo_advantage\n\n"
+        "    return AdvantageOutcome(remax_advantage(dr_grpo_advantage(inputs.reward, inputs.group),",
+    ),
+    "an ungraded response scored 0": Edit("advantage.remax", "value - greedy", "value.nan_to_num() - greedy"),
+    "an ungraded greedy response scored 0": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.nan_to_num()"),
+    "one ungraded greedy response silences all": Edit(
+        "advantage.remax", "greedy_score.to(value.dtype)", "(greedy_score + 0 * greedy_score.sum())"
+    ),
+}
+"""The greedy baseline."""
+
+POWER: dict[str, Edit] = {
+    "delta is ignored": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha)"),
+    "delta is turned over": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha, delta=1 / delta)"),
+    "delta for both sides": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha) / delta"),
+    "delta to the power of alpha": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha, delta=delta**alpha)"),
+    "failures weigh more unasked": Edit("advantage.power", "delta: float = 1.0", "delta: float = 0.5"),
+}
+"""Sign beside difficulty."""
 
 FOCAL: dict[str, Edit] = {
     "one power too many": Edit("advantage.focal", "unsolved.pow(alpha - 1)", "unsolved.pow(alpha)"),

@@ -72,6 +72,9 @@ WEIGHT: dict[str, Edit] = {
         "objective.dfpo", "group_statistics(length, group).mean / length", "length / group_statistics(length, group).mean"
     ),
     "folded with the batch's mean length": Edit("objective.dfpo", "group_statistics(length, group)", "group_statistics(length, 0 * group)"),
+    "an ungraded response is weighed": Edit("objective.dfpo", "(length > 0) & ~advantage.isnan()", "length > 0"),
+    "an ungraded response poisons its group": Edit("objective.dfpo", "advantage.nan_to_num(), group", "advantage, group"),
+    "an ungraded response is a failure": Edit("objective.dfpo", "advantage.nan_to_num(), group", "advantage.nan_to_num(nan=-1.0), group"),
 }
 """Sequence weights and what is made of them."""
 

@@ -19,8 +19,10 @@ from laws.mutants_advantage import (
     GRADES,
     GROUP_IDS,
     GROUP_LEVEL,
+    POWER,
     PRESETS,
     REDUCTIONS,
+    REMAX,
     RESPONSES,
     advantage_of,
     advantages_with,
@@ -33,10 +35,13 @@ from tokencredit.advantage import ADVANTAGES, AdvantageInputs, group_advantage
 
 ALL = sorted(ADVANTAGES)
 WITH_PRESET = ["grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"]
-WITHOUT_GROUPS = ["reinforce++", "c-rf"]
+WITHOUT_GROUPS = ["reinforce++", "c-rf", "remax"]
 WHITENED = ["reinforce++", "reinforce++-baseline"]
 PRESET_NAMES = st.sampled_from(["tokencredit", "trl", "verl"])
-MUTANTS = REDUCTIONS | PRESETS | BATCH_LEVEL | GROUP_LEVEL
+OUTCOMES = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=8)
+GREEDY_SCORES = st.lists(st.one_of(GRADES, st.just(math.nan)), min_size=10, max_size=10)
+FAMILIES = (REDUCTIONS, PRESETS, BATCH_LEVEL, GROUP_LEVEL, REMAX, POWER)
+MUTANTS = {name: edit for family in FAMILIES for name, edit in family.items()}
 
 
 # --- every advantage
@@ -98,9 +103,13 @@ def a_lone_response_gets_nothing_and_changes_nothing(table, lone_reward, respons
 
 @for_all(st.integers(-3000, 3000), RESPONSES, st.booleans())
 def a_batch_of_one_value_gives_zero(table, thousandths, responses, single):
-    """A decimal in seven places is not summed exactly, and with epsilon 0 no rounding is too small to be blown up."""
+    """A decimal in seven places is not summed exactly, and with epsilon 0 no rounding is too small to be blown up.
+
+    The greedy responses have that value too.
+    """
     inputs = inputs_of([(reward if math.isnan(reward) else thousandths / 999, *rest) for reward, *rest in responses])
     inputs = inputs._replace(reward=inputs.reward.float()) if single else inputs
+    inputs = inputs._replace(greedy_score=inputs.reward)
     for kind in [kind for kind in ALL if kind != "c-rf"]:
         options = {"epsilon": 0.0} if kind in ("grpo", "pass-at-k", *WHITENED) else {"alpha": 0.05} if kind == "power" else {}
         assert advantage_of(table, kind, inputs, **options).abs().max() < 1e-14
@@ -261,16 +270,97 @@ def c_rf_sides_weigh_the_same_and_together_one_per_response(table, responses, th
         assert len(side.unique()) <= 1
 
 
+@for_all(RESPONSES, st.lists(st.one_of(GRADES, st.just(100.0)), min_size=10, max_size=10), GRADES)
+def shaping_cannot_change_what_c_rf_calls_a_success(table, responses, shaped, threshold):
+    inputs = inputs_of(responses)
+    reshaped = inputs._replace(reward=torch.tensor(shaped[: len(responses)], dtype=torch.float64))
+    assert torch.equal(advantage_of(table, "c-rf", reshaped, threshold=threshold), advantage_of(table, "c-rf", inputs, threshold=threshold))
+
+
+# --- the greedy baseline
+
+
+def beside(responses: list[tuple[float, int, int]], greedy: list[float]) -> AdvantageInputs:
+    """With a greedy score for every response, whatever its prompt."""
+    return inputs_of(responses)._replace(greedy_score=torch.tensor(greedy[: len(responses)], dtype=torch.float64))
+
+
+@for_all(RESPONSES, GREEDY_SCORES, GRADES)
+def shifting_rewards_and_greedy_scores_alike_changes_nothing(table, responses, greedy, shift):
+    inputs = beside(responses, greedy)
+    shifted = inputs._replace(reward=inputs.reward + shift, greedy_score=inputs.greedy_score + shift)
+    assert torch.equal(advantage_of(table, "remax", shifted), advantage_of(table, "remax", inputs))
+
+
+@for_all(GRADED_RESPONSES, st.lists(GRADES, min_size=10, max_size=10), st.integers(0, 9), GRADES)
+def raising_a_reward_raises_its_own_advantage_alone(table, responses, greedy, place, rise):
+    inputs = beside(responses, greedy)
+    risen = torch.zeros_like(inputs.reward)
+    risen[place % len(responses)] = rise
+    change = advantage_of(table, "remax", inputs._replace(reward=inputs.reward + risen)) - advantage_of(table, "remax", inputs)
+    assert torch.equal(change, risen)
+
+
+@for_all(RESPONSES, GREEDY_SCORES)
+def an_ungraded_greedy_response_silences_whom_it_is_compared_with_and_nobody_else(table, responses, greedy):
+    inputs = beside(responses, greedy)
+    known = ~inputs.greedy_score.isnan()
+    result = advantage_of(table, "remax", inputs)
+    assert not result[~known].any()
+    if known.any():
+        assert torch.equal(result[known], advantage_of(table, "remax", rows_of(inputs, known)))
+
+
+# --- sign beside difficulty
+
+
+ALPHAS, DELTAS = st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.sampled_from([0.25, 0.5, 1.0, 2.0])
+
+
+@for_all(RESPONSES, DELTAS)
+def power_without_focus_is_asym(table, responses, delta):
+    inputs = inputs_of(responses)
+    expected = advantage_of(table, "asym", inputs, delta=delta)
+    for scale in ("none", "peak"):
+        assert torch.equal(advantage_of(table, "power", inputs, alpha=1.0, delta=delta, scale=scale), expected)
+
+
+@for_all(RESPONSES, ALPHAS, DELTAS)
+def delta_divides_failures_and_leaves_the_rest(table, responses, alpha, delta):
+    """Powers of two, so to the bit; where nothing is said of delta it is 1."""
+    inputs = inputs_of(responses)
+    plain = advantage_of(table, "power", inputs, alpha=alpha)
+    assert torch.equal(advantage_of(table, "power", inputs, alpha=alpha, delta=1.0), plain)
+    expected = torch.where(plain < 0, plain / delta, plain)
+    assert torch.equal(advantage_of(table, "power", inputs, alpha=alpha, delta=delta), expected)
+
+
+@for_all(OUTCOMES, ALPHAS, DELTAS)
+def power_with_delta_has_the_masses_of_the_paper(table, outcomes, alpha, delta):
+    """The successes of a prompt sum to G p q^alpha, its failures to minus that over delta, whatever the prompt beside it."""
+    inputs = inputs_of([*[(outcome, 6, 1) for outcome in outcomes], (1.0, 40, 1), (1.0, 40, 1), (0.0, 40, 1)])
+    result = advantage_of(table, "power", inputs, alpha=alpha, delta=delta)[: len(outcomes)]
+    solved = sum(outcomes) / len(outcomes)
+    mass = len(outcomes) * solved * (1 - solved) ** alpha
+    assert float(result.clamp(min=0).sum()) == pytest.approx(mass, abs=1e-9)
+    assert float(result.clamp(max=0).sum()) == pytest.approx(-mass / delta, abs=1e-9)
+
+
 LAWS: dict[Law, tuple[str, ...]] = {
-    permuting_responses_permutes_advantages: ("groups are runs of rows", "siblings are runs of rows"),
+    permuting_responses_permutes_advantages: (
+        "groups are runs of rows",
+        "siblings are runs of rows",
+        "greedy scores in another order",
+    ),
     group_ids_are_only_names: ("a group's id is its row",),
-    some_do_not_look_at_groups: ("whitened within groups",),
+    some_do_not_look_at_groups: ("whitened within groups", "compared in the group too"),
     an_ungraded_response_receives_nothing_and_changes_nothing: (
         "ungraded is zero",
         "ungraded tokens are counted",
         "boost counts ungraded responses",
         "mass is the whole batch's",
         "ungraded is a failure",
+        "an ungraded response scored 0",
     ),
     verl_reads_an_ungraded_response_as_reward_zero: ("ungraded is never zero",),
     a_lone_response_gets_nothing_and_changes_nothing: ("a lone response keeps its reward", "a lone response is a zero"),
@@ -313,6 +403,22 @@ LAWS: dict[Law, tuple[str, ...]] = {
         "the threshold is a success",
         "mass is the whole batch's",
     ),
+    shaping_cannot_change_what_c_rf_calls_a_success: ("the shaped reward is the outcome",),
+    shifting_rewards_and_greedy_scores_alike_changes_nothing: ("no baseline", "divided by the baseline"),
+    raising_a_reward_raises_its_own_advantage_alone: (
+        "the larger of the two",
+        "divided by the baseline",
+        "compared in the batch too",
+        "compared in the group too",
+    ),
+    an_ungraded_greedy_response_silences_whom_it_is_compared_with_and_nobody_else: (
+        "an ungraded greedy response scored 0",
+        "one ungraded greedy response silences all",
+        "one greedy score for the batch",
+    ),
+    power_without_focus_is_asym: ("delta is ignored", "delta is turned over", "delta for both sides"),
+    delta_divides_failures_and_leaves_the_rest: ("delta is ignored", "delta for both sides", "failures weigh more unasked"),
+    power_with_delta_has_the_masses_of_the_paper: ("delta to the power of alpha", "delta is turned over"),
 }
 PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
@@ -331,7 +437,7 @@ def test_the_law_rejects(law: Law, mutant: str) -> None:
 def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
     assert all(LAWS.values())
     assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == sum(len(family) for family in (REDUCTIONS, PRESETS, BATCH_LEVEL, GROUP_LEVEL))
+    assert len(MUTANTS) == sum(len(family) for family in FAMILIES)
 
 
 # --- what is refused, in the words a user reads
@@ -345,7 +451,15 @@ def test_a_length_of_another_batch_is_refused() -> None:
         group_advantage(REWARD, GROUP, kind="opo", length=LENGTH[:2])
 
 
-@pytest.mark.parametrize("kind", ["fade", "power", "asym", "c-rf"])
+@pytest.mark.parametrize(("kind", "name"), [("c-rf", "score"), ("remax", "greedy_score")])
+def test_evidence_that_is_missing_is_named(kind: str, name: str) -> None:
+    whole = AdvantageInputs(REWARD, GROUP, LENGTH, score=REWARD, greedy_score=REWARD)
+    assert ADVANTAGES[kind](whole, {}).advantage.isfinite().all()
+    with pytest.raises(ValueError, match=f"^{name} is missing; "):
+        ADVANTAGES[kind](whole._replace(**{name: None}), {})
+
+
+@pytest.mark.parametrize("kind", ["fade", "power", "asym", "c-rf", "remax"])
 def test_kinds_without_a_preset_are_refused_by_name(kind: Any) -> None:
     with pytest.raises(ValueError, match=f"kind is '{kind}'; it must be one of grpo, dr-grpo, rloo, reinforce"):
         group_advantage(REWARD, GROUP, kind=kind)

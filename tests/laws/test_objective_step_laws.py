@@ -326,6 +326,23 @@ def folding_the_length_gives_every_response_of_a_group_the_same_say(code, seed):
         assert_close(-kappa[of].sum(-1), inputs.advantage[of] * length[of].mean() if bool(of.any()) else inputs.advantage[of])
 
 
+@for_all(
+    SEEDS, st.integers(0, 99), st.sampled_from(["min-replace", "orthogonal", "none"]), st.sampled_from(["mean", "product"]), st.booleans()
+)
+def an_ungraded_response_has_no_say_in_its_siblings_weights(code, seed, place, transform, weight, fold):
+    """As if it were not there: its siblings' loss and gradient are those of the step without it, and it has none of its own."""
+    inputs = made_up_step(seed)
+    place %= len(inputs.mask)
+    rest = [row for row in range(len(inputs.mask)) if row != place]
+    inputs.advantage[place], inputs.credit[place] = math.nan, 0.0
+    objective = code.dfpo(transform=transform, weight=weight, fold_length=fold)
+    beside, alone = run(objective, inputs), run(objective, picked(inputs, rest))
+    assert_close(beside.kappa[rest], alone.kappa, rtol=1e-12, atol=1e-12)
+    assert_close(beside.loss[rest], alone.loss, rtol=1e-12, atol=1e-12)
+    assert not beside.kappa[place].any()
+    assert not beside.loss[place].any()
+
+
 # --- FIPO
 
 
@@ -459,6 +476,13 @@ LAWS: dict[Law, dict[str, tuple[str, ...]]] = {
     no_gradient_flows_through_the_weights: {"weight": ("no stop-gradient",)},
     folding_the_length_gives_every_response_of_a_group_the_same_say: {
         "weight": ("folded the wrong way", "folded with the batch's mean length", "always transformed"),
+    },
+    an_ungraded_response_has_no_say_in_its_siblings_weights: {
+        "weight": (
+            "an ungraded response is weighed",
+            "an ungraded response poisons its group",
+            "an ungraded response is a failure",
+        ),
     },
     on_policy_fipo_is_ppo_clip: {"future": ("drift without the old policy",)},
     future_sums_obey_their_recursion_in_blocks_of_any_size: {

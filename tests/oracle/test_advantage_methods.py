@@ -25,8 +25,9 @@ class Batch(NamedTuple):
     mask: list[list[bool]]
 
     def inputs(self, dtype: torch.dtype = torch.float64) -> AdvantageInputs:
-        length = torch.tensor(self.mask).sum(-1)
-        return AdvantageInputs(torch.tensor(self.rewards, dtype=dtype), torch.tensor(self.groups), length)
+        """Nothing shaped: the score is the reward."""
+        reward, length = torch.tensor(self.rewards, dtype=dtype), torch.tensor(self.mask).sum(-1)
+        return AdvantageInputs(reward, torch.tensor(self.groups), length, score=reward)
 
     def read_by(self, preset: str) -> list[float]:
         return [0.0 if preset == "verl" and math.isnan(reward) else reward for reward in self.rewards]
@@ -184,7 +185,7 @@ def test_equals_the_naive_twin(kind: str, preset: str, seed: int) -> None:
     assert any(expected)
     assert ours(kind, batch, preset=preset) == pytest.approx(expected, rel=1e-10, abs=1e-12)
     assert ours(kind, batch, preset=preset, dtype=torch.float32) == pytest.approx(expected, rel=2e-5, abs=2e-6)
-    reward, group, length, _, _ = batch.inputs()
+    reward, group, length, *_ = batch.inputs()
     assert group_advantage(reward, group, kind=kind, preset=preset, length=length).tolist() == ours(kind, batch, preset=preset)
 
 
@@ -276,11 +277,11 @@ DEGENERATE = {
 @pytest.mark.parametrize("batch", DEGENERATE)
 @pytest.mark.parametrize("kind", [kind for kind in ADVANTAGES if kind != "c-rf"])
 def test_a_batch_without_a_comparison_gives_zero(kind: str, batch: str, dtype: torch.dtype) -> None:
-    """At the settings that would blow a rounding error up the most."""
+    """At the settings that would blow a rounding error up the most; the greedy responses have the same value."""
     options = {"epsilon": 0.0} if kind in ("grpo", "reinforce++", "reinforce++-baseline", "pass-at-k") else {}
     options = {"alpha": 0.01} if kind == "power" else options
     inputs = DEGENERATE[batch].inputs(dtype)
-    actual = ADVANTAGES[kind](inputs._replace(score=inputs.reward, entropy=1.0), {}, **options).advantage
+    actual = ADVANTAGES[kind](inputs._replace(entropy=1.0, greedy_score=inputs.reward), {}, **options).advantage
     assert actual.abs().max() < 1e-15
 
 
@@ -297,7 +298,7 @@ def test_c_rf_without_a_graded_response_gives_zero() -> None:
 @pytest.mark.parametrize("kind", ADVANTAGES)
 def test_no_response_gives_no_advantage(kind: str) -> None:
     nothing = torch.zeros(0)
-    inputs = AdvantageInputs(nothing, nothing.long(), nothing.long(), score=nothing, entropy=1.0)
+    inputs = AdvantageInputs(nothing, nothing.long(), nothing.long(), score=nothing, entropy=1.0, greedy_score=nothing)
     assert ADVANTAGES[kind](inputs, {}).advantage.tolist() == []
 
 
@@ -332,7 +333,7 @@ def test_a_response_without_tokens_gets_nothing_where_tokens_are_whitened() -> N
 @pytest.mark.parametrize("seed", range(5))
 def test_group_statistics_with_repeats_are_those_of_the_repeated_values(seed: int) -> None:
     batch = random_batch(seed)
-    value, group, length, _, _ = batch.inputs()
+    value, group, length, *_ = batch.inputs()
     assert length is not None
     actual = group_statistics(value, group, length)
     for row, name in enumerate(batch.groups):
@@ -381,4 +382,4 @@ def test_a_missing_length_is_named(kind: str) -> None:
 def test_an_infinite_reward_is_refused(kind: str) -> None:
     reward = torch.tensor([1.0, math.inf, 0.5])
     with pytest.raises(ValueError, match="reward is infinite at 1 of 3 responses"):
-        ADVANTAGES[kind](AdvantageInputs(reward, GROUP, LENGTH, THREE, 1.0), {})
+        ADVANTAGES[kind](AdvantageInputs(reward, GROUP, LENGTH, reward if kind == "c-rf" else THREE, 1.0, THREE), {})

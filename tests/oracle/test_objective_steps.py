@@ -110,7 +110,7 @@ def assert_loss_and_slope(objective: Objective, inputs: TokenInputs, expected: E
 
 
 def naive_weights(weight: list[float | None], advantage: list[float], group: list[int], transform: str, floor: bool) -> list[float]:
-    """None where a response has no tokens."""
+    """None where a response has no tokens or no grade."""
     result = []
     for mine, own_advantage, own_group in zip(weight, advantage, group, strict=True):
         members = [(w, a) for w, a, g in zip(weight, advantage, group, strict=True) if g == own_group]
@@ -153,6 +153,7 @@ def test_exchangeable_weights_by_hand() -> None:
     assert exchangeable_weights(steep, torch.tensor([1.0, 1.0, -2.0]), group, transform="orthogonal")[1] == pytest.approx(-1 / 3)
 
 
+@pytest.mark.parametrize("ungraded", [(), (1,), (0, 2, 5), (4, 5, 8)], ids="ungraded {}".format)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "choice",
@@ -167,11 +168,16 @@ def test_exchangeable_weights_by_hand() -> None:
     ],
     ids=str,
 )
-def test_dfpo(seed: int, choice: dict) -> None:
+def test_dfpo(seed: int, choice: dict, ungraded: tuple[int, ...]) -> None:
+    """An ungraded response has an advantage of NaN, no credit, and no say in its siblings' weights; so may a whole group."""
     inputs = random_step(seed)
     inputs.logp[0] += 30.0 * (seed == 3)  # beyond the limit of +-20
     assert inputs.advantage is not None
+    inputs.advantage[list(ungraded)] = math.nan
+    inputs.credit[list(ungraded)] = 0.0
+    advantage = [0.0 if math.isnan(value) else value for value in inputs.advantage.tolist()]
     group, lengths = inputs.group.tolist(), inputs.mask.sum(-1).tolist()
+    lengths = [0 if row in ungraded else length for row, length in enumerate(lengths)]
     weight: list[float | None] = []
     for row, length in enumerate(lengths):
         if length == 0:
@@ -184,7 +190,7 @@ def test_dfpo(seed: int, choice: dict) -> None:
             answered = [n for n, g in zip(lengths, group, strict=True) if g == group[row] and n > 0]
             own *= sum(answered) / len(answered) / length
         weight.append(own)
-    changed = naive_weights(weight, inputs.advantage.tolist(), group, choice.get("transform", "min-replace"), choice.get("floor", False))
+    changed = naive_weights(weight, advantage, group, choice.get("transform", "min-replace"), choice.get("floor", False))
     expected = {
         token.place: (-changed[token.place[0]] * token.credit * token.logp, -changed[token.place[0]] * token.credit)
         for token in tokens_of(inputs)

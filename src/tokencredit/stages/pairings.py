@@ -75,6 +75,16 @@ def _process_reads_no_shaped_reward(stages: Stages) -> str | None:
     return None
 
 
+def _c_rf_reads_no_shaped_reward(stages: Stages) -> str | None:
+    if stages.advantage.type != "c-rf":
+        return None
+    if stages.shape.type != "none":
+        return f"advantage 'c-rf' goes by the verifier's score, which shape {stages.shape.type!r} would not enter; use shape.type 'none'"
+    if stages.kl.beta > 0 and stages.kl.place == "reward":
+        return "advantage 'c-rf' goes by the verifier's score, which kl.place 'reward' would not enter; use kl.place 'loss'"
+    return None
+
+
 def _pass_at_k_has_no_other_side(stages: Stages) -> str | None:
     if stages.advantage.type != "pass-at-k":
         return None
@@ -102,6 +112,7 @@ RULES: tuple[Callable[[Stages], str | None], ...] = (
     _mask_needs_revisions,
     _process_reads_no_advantage,
     _process_reads_no_shaped_reward,
+    _c_rf_reads_no_shaped_reward,
     _pass_at_k_has_no_other_side,
     _kept_divisor_needs_a_token_mean,
 )

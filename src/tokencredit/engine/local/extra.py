@@ -60,9 +60,9 @@ def gather_extra(
         extra = extra._replace(prefix_value=values).with_counts(used, branch_points=len(points), continuations=used)
     if "greedy-scores" in needs:
         greedy = greedy_scores(policy, task, problems, config)
-        extra = extra._replace(greedy_score=greedy[rollouts.group]).with_counts(
-            len(problems), greedy_responses=len(problems), greedy_score=float(greedy.nanmean())
-        )
+        graded = greedy[~greedy.isnan()]
+        told = {"greedy_score": float(graded.mean())} if len(graded) else {}
+        extra = extra._replace(greedy_score=greedy[rollouts.group]).with_counts(len(problems), greedy_responses=len(problems), **told)
     return extra
 
 

@@ -57,11 +57,11 @@ def showcase(
 
 def _contrasts(scores: list[float], groups: list[int]) -> list[tuple[int, int]]:
     """A right and a wrong row of every problem that has both; across problems where each has one response."""
-    if len(set(groups)) == len(groups):
-        groups = [0] * len(groups)
+    one_each = len(set(groups)) == len(groups)
+    groups = [0] * len(groups) if one_each else groups
     pairs: list[tuple[int, int]] = []
     for group in dict.fromkeys(groups):
         right = [row for row, name in enumerate(groups) if name == group and scores[row] >= 1]
         wrong = [row for row, name in enumerate(groups) if name == group and scores[row] < 1]
-        pairs += list(zip(right, wrong, strict=False))[: None if len(set(groups)) == 1 else 1]
+        pairs += list(zip(right, wrong, strict=False))[: None if one_each else 1]
     return pairs
