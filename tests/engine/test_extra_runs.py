@@ -434,7 +434,7 @@ ALONE = {"prompts": 24, "group_size": 1}
     ("changes", "reason"),
     [
         ({"recipe": "ibpo"}, "advantage 'grpo' compares siblings"),
-        ({"recipe": "c-rf", "shape": {"type": "ibpo"}}, "shape 'ibpo' corrects a response by a sibling"),
+        ({"recipe": "reinforce++", "shape": {"type": "ibpo"}}, "shape 'ibpo' corrects a response by a sibling"),
         ({"recipe": "ktae"}, "advantage 'grpo' compares siblings"),
         ({"recipe": "c-rf", "credit": {"type": "ktae"}}, "credit 'ktae' counts tokens over siblings"),
         ({"recipe": "c-rf", "filter_groups": True}, "filter_groups looks for groups whose scores differ"),

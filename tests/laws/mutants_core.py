@@ -25,7 +25,10 @@ def for_all(*strategies: st.SearchStrategy) -> Callable[[Callable[..., None]], L
     def decorate(statement: Callable[..., None]) -> Law:
         @wraps(statement)
         def law(implementation: Any, *, shrink: bool = True) -> None:
-            @settings(phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate], report_multiple_bugs=False)
+            # A mutant is searched for longer: examples vary with what else is imported, and one rare example must still be met.
+            patience = {} if shrink else {"max_examples": 400}
+
+            @settings(phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate], report_multiple_bugs=False, **patience)
             @given(st.tuples(*strategies))
             def search(example: tuple) -> None:
                 statement(implementation, *example)

@@ -30,8 +30,9 @@ DEALING: dict[str, Edit] = {
     "like goes to like": Edit("batching.reward_balanced", "leaning[hand] * excess[query], load", "-leaning[hand] * excess[query], load"),
     "imbalance is not looked at": Edit("batching.reward_balanced", "leaning[hand] * excess[query], load", "load"),
     "a step forgets how it leans": Edit("batching.reward_balanced", "leaning[chosen] += excess[query]", "leaning[chosen] = excess[query]"),
-    "positive prompts first": Edit("batching.reward_balanced", "(-abs(excess[query]), -tokens[query])", "(-excess[query], -tokens[query])"),
-    "prompts ordered by tokens alone": Edit("batching.reward_balanced", "(-abs(excess[query]), -tokens[query])", "-tokens[query]"),
+    "positive prompts first": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "(-excess[query], turn[query])"),
+    "sides take no turns": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "-abs(excess[query])"),
+    "prompts ordered by tokens alone": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "-tokens[query]"),
     "tokens of prompts are not looked at": Edit(
         "batching.reward_balanced", "excess[query], load[hand], hand)", "excess[query], len(hands[hand]), hand)"
     ),

@@ -292,7 +292,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     opposite_prompts_in_equal_number_cancel_in_every_step: (
         "like goes to like",
         "imbalance is not looked at",
-        "a step forgets how it leans",
+        "sides take no turns",
     ),
     each_side_is_spread_evenly_over_steps_of_rows: (
         "spare rows of the sides apart",

@@ -55,10 +55,16 @@ def naive_assigned_prompts(batch: Batch) -> list[list[int]]:
         return sum(batch["lengths"][row] for name in names for row in prompts[name])
 
     hands: list[list[int]] = [[] for _ in range(steps)]
+
+    def urgency(name: int) -> tuple[int, int, int]:
+        """One-sided prompts first; of those, the side that has had fewer turns; then the longest."""
+        turns = sum(excess([dealt]) == excess([name]) for hand in hands for dealt in hand)
+        return abs(excess([name])), -turns, tokens([name])
+
     while waiting:
         name = waiting[0]
         for other in waiting:
-            if (abs(excess([other])), tokens([other])) > (abs(excess([name])), tokens([name])):
+            if urgency(other) > urgency(name):
                 name = other
         waiting.remove(name)
         prices = []

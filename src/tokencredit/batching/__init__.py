@@ -23,9 +23,6 @@ PLANNERS: dict[str, Planner] = {
 }
 
 
-BALANCE_DEFAULTS = {"method": "assign", "keep_queries": True, "mass": "tokens"}
-
-
 def _integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
     listed = values.tolist() if isinstance(values, Tensor) else list(values)
     for value in listed:
@@ -78,12 +75,7 @@ def make_plan(
     if optimizer_steps < 1:
         raise ValueError(f"optimizer_steps is {optimizer_steps}; it must be at least 1")
     inputs = PlanInputs(lengths, group, advantages, optimizer_steps, seed)
-    knobs = {"method": method, "keep_queries": keep_queries, "mass": mass}
-    if kind != "reward-balanced":
-        unread = [name for name, value in knobs.items() if value != BALANCE_DEFAULTS[name]]
-        if unread:
-            raise ValueError(f"{unread[0]} is {knobs[unread[0]]!r} but only kind 'reward-balanced' reads it; kind is {kind!r}")
-        knobs = {}
+    knobs = {"method": method, "keep_queries": keep_queries, "mass": mass} if kind == "reward-balanced" else {}
     steps = []
     for rows, scale in PLANNERS[kind](inputs, **knobs):
         micro_batches = cut_micro_batches(rows, costs, max_tokens=max_tokens)

@@ -1,6 +1,8 @@
 """Reward-balanced: positive and negative responses in balance in every optimizer step (2605.08666, our three readings)."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import count as counting
 from math import fsum
 from random import Random
 from typing import Literal
@@ -42,9 +44,9 @@ def plan_reward_balanced(
 def assign_queries(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
     """Deal whole prompts so that #positive - #negative stays near 0 in every step; prompts per step differ by at most one.
 
-    Greedy: prompts by falling |#positive - #negative| (then tokens, then at random), each into the step that leans most
-    the other way, which is the one that keeps the sum of squared imbalances smallest; of equals, the one with fewest
-    tokens. Close to the best dealing on average, not always the best.
+    Greedy: prompts by falling |#positive - #negative| (sides in turn, then tokens, then at random), each into the step
+    that leans most the other way, which is the one that keeps the sum of squared imbalances smallest; of equals, the one
+    with fewest tokens. Close to the best dealing on average, not always the best.
     """
     rows_of = queries_to_deal(inputs)
     excess = {query: sum(side[row] for row in rows) for query, rows in rows_of.items()}
@@ -52,7 +54,11 @@ def assign_queries(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
     draw = Random(inputs.seed)
     queries = list(rows_of)
     draw.shuffle(queries)
-    queries.sort(key=lambda query: (-abs(excess[query]), -tokens[query]))
+    queries.sort(key=lambda query: -tokens[query])
+    taken: dict[int, counting[int]] = defaultdict(counting)
+    # Prompts that lean equally far take turns by side, so that each meets its opposite before steps fill up.
+    turn = {query: next(taken[excess[query]]) for query in queries}
+    queries.sort(key=lambda query: (-abs(excess[query]), turn[query]))
     full, larger_left = divmod(len(queries), inputs.optimizer_steps)
     hands: list[list[int]] = [[] for _ in range(inputs.optimizer_steps)]
     leaning, load = [0] * len(hands), [0] * len(hands)
