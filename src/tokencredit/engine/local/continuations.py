@@ -26,7 +26,7 @@ def branch_points(
     spread = group_statistics(score, rollouts.group).std > 0
     branched = ~score.isnan() if choice.dead_groups == "branch" else ~score.isnan() & spread
     points: list[BranchPoint] = []
-    tokens, mask = rollouts.tokens.cpu(), rollouts.mask.cpu()
+    tokens, mask, groups = rollouts.tokens.cpu(), rollouts.mask.cpu(), rollouts.group.tolist()
     for row in branched.nonzero()[:, 0].tolist():
         columns = mask[row].nonzero()[:, 0].tolist()
         ids = tokens[row, columns].tolist()
@@ -34,7 +34,7 @@ def branch_points(
             positions = every_few_tokens(len(ids), choice.every)
         else:
             assert marks_steps(task)
-            problem = problems[int(rollouts.group[row])]
+            problem = problems[groups[row]]
             positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), _pieces(policy, ids))
         points += [BranchPoint(row, columns[position]) for position in positions]
     return within_budget(points, continuations=choice.continuations, budget=choice.budget, seed=seed)

@@ -8,11 +8,13 @@ Everything random follows from (seed, purpose, step), so a resumed run needs wei
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from tokencredit.build import needed_evidence
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import metrics
@@ -149,11 +151,11 @@ class Trainer:
             reference = None
             if self.reference is not None:
                 reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
-        with watch.stage("extra"):
-            extra = gather_extra(
-                policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=derive_seed(config.seed, "extra", number)
-            )
-            used = batch.rollouts_used + extra.rollouts_used
+        # Told as a stage of its own only by recipes that sample something here.
+        with watch.stage("extra") if needed_evidence(config) - {"hidden"} else nullcontext():
+            seed = derive_seed(config.seed, "extra", number)
+            extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
+        used = batch.rollouts_used + extra.rollouts_used
         with watch.stage("credit"):
             scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra)
             credited, state = pipeline.credit_tokens(
