@@ -3,10 +3,15 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tokencredit.batching import make_plan
 from tokencredit.engine.local.policy import Policy
+from tokencredit.probe.forward import row_cost
 from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.steps import ALPHABET
-from tokencredit.types import Credited, Rollouts, Scored
+from tokencredit.types import Aggregation, Credited, Rollouts, Scored, StepPlan
+
+CONSTANT = 11
+"""Divisor per response where the aggregation is constant."""
 
 
 def tiny_policy(dtype: torch.dtype = torch.float64, seed: int = 0) -> Policy:
@@ -70,6 +75,22 @@ def made_up_credit(rollouts: Rollouts, seed: int = 0, dtype: torch.dtype = torch
         coefficient=coefficient.to(dtype),
         credit=(coefficient * advantage[:, None]).to(dtype),
         reference_logp=(-3 + torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype),
+    )
+
+
+def plan_for(credited: Credited, max_tokens: int = 40, aggregation: Aggregation = "token-mean", **choice: object) -> StepPlan:
+    """Two optimizer steps over made-up responses."""
+    rollouts = credited.rollouts
+    return make_plan(
+        rollouts.loss_mask.sum(-1),
+        rollouts.group,
+        optimizer_steps=2,
+        max_tokens=max_tokens,
+        seed=5,
+        aggregation=aggregation,
+        constant_length=CONSTANT,
+        cost=row_cost(rollouts),
+        **choice,
     )
 
 

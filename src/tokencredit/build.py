@@ -15,16 +15,10 @@ from tokencredit.shape import SHAPES, ShapeMethod
 from tokencredit.stages import Recipe, knobs
 from tokencredit.types import Aggregation, Evidence, StepPlan
 
-SAMPLED_EVIDENCE = {
-    "ibpo": ("references", "prefer_correct"),
-    "process": ("boundary", "every", "continuations", "budget"),
-}
-"""Knobs of a choice that steer how its evidence is sampled: for the engine, not for the mathematics."""
-
 
 def build_shape(recipe: Recipe) -> ShapeMethod:
     method = SHAPES[recipe.shape.type]
-    return ShapeMethod(partial(method.adjust, **knobs(recipe.shape, *SAMPLED_EVIDENCE.get(recipe.shape.type, ()))), method.needs)
+    return ShapeMethod(partial(method.adjust, **knobs(recipe.shape, *recipe.shape.sampler_knobs)), method.needs)
 
 
 def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
@@ -38,7 +32,7 @@ def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
 
 def build_credit(recipe: Recipe) -> CreditMethod:
     method = CREDITS[recipe.credit.type]
-    return CreditMethod(partial(method.assign, **knobs(recipe.credit, *SAMPLED_EVIDENCE.get(recipe.credit.type, ()))), method.needs)
+    return CreditMethod(partial(method.assign, **knobs(recipe.credit, *recipe.credit.sampler_knobs)), method.needs)
 
 
 class AggregatedObjective(NamedTuple):

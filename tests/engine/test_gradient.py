@@ -6,17 +6,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
-from tokencredit.batching import make_plan
+from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, with_kl
-from tokencredit.probe.forward import row_cost
-from tokencredit.types import Aggregation, Credited, PlannedStep, StepPlan
+from tokencredit.types import Aggregation, Credited, PlannedStep
 
 AGGREGATIONS: tuple[Aggregation, ...] = ("token-mean", "sequence-mean", "constant")
-CONSTANT = 11
 
 
 class GroupMeanRatio:
@@ -50,20 +47,6 @@ OBJECTIVES_UNDER_TEST: dict[str, Objective] = {
 }
 
 
-def plan_for(credited: Credited, aggregation: Aggregation, max_tokens: int) -> StepPlan:
-    rollouts = credited.rollouts
-    return make_plan(
-        rollouts.loss_mask.sum(-1),
-        rollouts.group,
-        optimizer_steps=2,
-        max_tokens=max_tokens,
-        seed=5,
-        aggregation=aggregation,
-        constant_length=CONSTANT,
-        cost=row_cost(rollouts),
-    )
-
-
 def engine_gradient(policy: Policy, credited: Credited, step: PlannedStep, objective: Objective, aggregation: Aggregation) -> torch.Tensor:
     policy.model.zero_grad()
     accumulate_gradient(policy, credited, step, AggregatedObjective(objective, aggregation, CONSTANT), temperature=0.7)
@@ -82,7 +65,7 @@ def test_micro_batching_never_changes_the_gradient(name: str, aggregation: Aggre
     gradients: list[torch.Tensor] = []
     cuts: set[int] = set()
     for max_tokens in (13, 26, 40, 1000):
-        step = plan_for(credited, aggregation, max_tokens).steps[0]
+        step = plan_for(credited, max_tokens, aggregation).steps[0]
         cuts.add(len(step.micro_batches))
         gradients.append(engine_gradient(policy, credited, step, OBJECTIVES_UNDER_TEST[name], aggregation))
     assert len(cuts) >= 3
@@ -97,7 +80,7 @@ def test_a_denominator_per_micro_batch_would_be_noticed(aggregation: Aggregation
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
 
     def mutant(max_tokens: int) -> torch.Tensor:
-        step = plan_for(credited, aggregation, max_tokens).steps[0]
+        step = plan_for(credited, max_tokens, aggregation).steps[0]
         lengths = credited.rollouts.loss_mask.sum(-1)
         policy.model.zero_grad()
         for rows in step.micro_batches:
@@ -114,7 +97,7 @@ def test_gradient_equals_the_formula_one_response_at_a_time(aggregation: Aggrega
     """An independent twin: every response alone, unpadded, log-softmax by hand, PPO's loss in plain loops."""
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
     rollouts = credited.rollouts
-    step = plan_for(credited, aggregation, 40).steps[0]
+    step = plan_for(credited, 40, aggregation).steps[0]
     policy.model.zero_grad()
     tokens_in_step = sum(int(rollouts.loss_mask[row].sum()) for row in step.rows)
     total = torch.zeros((), dtype=torch.float64)
@@ -145,7 +128,7 @@ def test_gradient_equals_the_formula_one_response_at_a_time(aggregation: Aggrega
 
 def test_leaving_out_creditless_responses_changes_nothing_but_time() -> None:
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
-    step = plan_for(credited, "token-mean", 40).steps[0]
+    step = plan_for(credited, 40, "token-mean").steps[0]
     dead = [row for row in step.rows if not (credited.credit[row] != 0).any()]
     assert dead
     everything = replace(CLIP, silent_without_credit=False)
@@ -155,7 +138,7 @@ def test_leaving_out_creditless_responses_changes_nothing_but_time() -> None:
 
 def test_a_kl_term_reaches_responses_without_credit() -> None:
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
-    step = plan_for(credited, "token-mean", 1000).steps[0]
+    step = plan_for(credited, 1000, "token-mean").steps[0]
     dead = tuple(row for row in step.rows if not (credited.credit[row] != 0).any())
     alone = replace(step, micro_batches=(dead,))
     gradient = engine_gradient(policy, credited, alone, OBJECTIVES_UNDER_TEST["clip+kl"], "token-mean")
@@ -164,7 +147,7 @@ def test_a_kl_term_reaches_responses_without_credit() -> None:
 
 def test_silenced_share_counts_credited_tokens_without_gradient() -> None:
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
-    step = plan_for(credited, "token-mean", 1000).steps[0]
+    step = plan_for(credited, 1000, "token-mean").steps[0]
     built = AggregatedObjective(CLIP, "token-mean", CONSTANT)
     measured = accumulate_gradient(policy, credited, step, built, temperature=0.7).silenced_share
     silenced, live = 0, 0

@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from engine.runs import small_config
-from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
-from tokencredit.batching import make_plan
+from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import StepGradient, accumulate_gradient
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
-from tokencredit.probe.forward import gather_evidence, row_cost
-from tokencredit.types import Aggregation, Credited, PlannedStep, StepPlan
+from tokencredit.probe.forward import gather_evidence
+from tokencredit.types import Aggregation, Credited, PlannedStep
 
-CONSTANT, TEMPERATURE = 11, 0.7
+TEMPERATURE = 0.7
 CLIP = OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0)
 OBJECTIVES_UNDER_TEST: dict[str, Objective] = {
     "clip": CLIP,
@@ -38,21 +37,6 @@ def near_policy(policy: Policy, dtype: torch.dtype = torch.float64) -> Credited:
     noise = torch.randn(logp.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     old_logp = logp + 0.2 * noise.to(dtype)
     return replace(made_up_credit(rollouts, dtype=dtype), old_logp=old_logp, reference_logp=old_logp + 0.3 * noise.flip(0).to(dtype))
-
-
-def plan_for(credited: Credited, max_tokens: int = 40, aggregation: Aggregation = "token-mean", **choice: object) -> StepPlan:
-    rollouts = credited.rollouts
-    return make_plan(
-        rollouts.loss_mask.sum(-1),
-        rollouts.group,
-        optimizer_steps=2,
-        max_tokens=max_tokens,
-        seed=5,
-        aggregation=aggregation,
-        constant_length=CONSTANT,
-        cost=row_cost(rollouts),
-        **choice,
-    )
 
 
 def scale_of(row: int) -> float:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tokencredit.advantage.grpo import grpo_advantage
-from tokencredit.build import SAMPLED_EVIDENCE, build_credit
+from tokencredit.build import build_credit
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf import kept_tokens
 from tokencredit.recipes import RECIPES
@@ -127,7 +127,7 @@ def test_defaults_are_those_of_the_choice(choice: type[Choice]) -> None:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert defaults == knobs(choice(), *SAMPLED_EVIDENCE.get(name, ()))
+    assert defaults == knobs(choice(), *choice.sampler_knobs)
 
 
 @pytest.mark.parametrize("keep", ["0.1", "0.2", "0.3", "0.05", "0.7", "0.95", "0.333", "1"])

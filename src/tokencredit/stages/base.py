@@ -64,6 +64,8 @@ class Choice(Frozen):
 
     formula: ClassVar[str]
     caveats: ClassVar[tuple[str, ...]] = ()
+    sampler_knobs: ClassVar[tuple[str, ...]] = ()
+    """Numbers that steer how the choice's evidence is sampled: for the engine, not for the mathematics."""
 
 
 def origin_of(choice: type[Frozen], field: str) -> str:

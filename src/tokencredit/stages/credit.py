@@ -187,6 +187,7 @@ class ProcessCredit(CreditChoiceBase):
         "reads no advantage: a response's steps sum to its reward minus the group's mean",
         "continuations are counted in rollouts used",
     )
+    sampler_knobs = ("boundary", "every", "continuations", "budget")
 
     type: Literal["process"] = "process"
     boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"

@@ -34,6 +34,7 @@ class IbpoShape(Choice):
         "reading: references are correct siblings first, then other failures; none are repeated",
         "revisions are sampled from the same policy and counted in rollouts used",
     )
+    sampler_knobs = ("references", "prefer_correct")
 
     type: Literal["ibpo"] = "ibpo"
     weight: Annotated[NonNegative, NOTE] = 0.6
