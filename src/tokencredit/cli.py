@@ -10,6 +10,11 @@ from tokencredit.nearest import nearest
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
     "recipes": "list every recipe; `recipes NAME` shows one in full",
+    "report": "turn a run, or several side by side, into one HTML page",
+    "show": "print the token view of a run in colour",
+    "diagnose": "find what an update did to every token, of a run or of any trainer's rollouts",
+    "credit": "assign credit to rollouts from a file",
+    "convert": "turn TRL's or verl's logged rollouts into a rollout file",
     "audit": "tell whether opposing updates on shared tokens cancel, recipe by recipe",
     "doctor": "show versions, devices and extras",
     "bench": "measure: `bench speed`",

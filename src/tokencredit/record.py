@@ -16,9 +16,19 @@ from tokencredit.errors import ConfigError
 PACKAGES = ("tokencredit", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "tyro", "rich")
 
 TOKEN_COLUMNS = (
-    "step", "row", "group", "position", "prompt", "text", "token_class", "token_id", "logp", "behavior_logp", "entropy",
-    "reward", "advantage", "coefficient", "credit", "optimizer_step",
+    "step", "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
+    "score", "reward", "advantage", "coefficient", "credit", "optimizer_step",
 )  # fmt: skip
+"""`step_right`: whether the reasoning step the token belongs to is right, None where the task cannot tell."""
+
+EVIDENCE_COLUMNS = (
+    "step", "row", "position",
+    "change_first", "change_step",
+    "predicted_first", "predicted_first_positive", "predicted_first_negative", "predicted_step",
+    "raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative", "cancellation", "cancellation_mini",
+    "kl", "entropy_after", "coupling_own", "coupling_same", "coupling_other", "value_before", "value_after",
+)  # fmt: skip
+"""What an update did to each token that was looked at; None where something was not asked for."""
 
 
 class RunFolder:

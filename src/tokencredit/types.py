@@ -227,3 +227,33 @@ class StepResult:
         lengths = {name: len(getattr(self, name)) for name in ("loss", "gradient_norm", "silenced_share", "ratio_mean")}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"step results have lengths {lengths}; give one entry per optimizer step in each")
+
+
+TableRow = Mapping[str, float | int | str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a diagnosis concludes: in words, as named numbers, and as small tables. NaN means "could not be told"."""
+
+    name: str
+    note: str
+    numbers: Mapping[str, float]
+    tables: Mapping[str, tuple[TableRow, ...]]
+
+    def __post_init__(self) -> None:
+        if not self.note.strip():
+            raise ValueError(f"finding {self.name!r} has no note; say in words what was found")
+
+    def to_json(self) -> dict[str, Any]:
+        """NaN becomes null: JSON has no word for it."""
+
+        def told(value: float | int | str | None) -> float | int | str | None:
+            return None if isinstance(value, float) and value != value else value
+
+        return {
+            "name": self.name,
+            "note": self.note,
+            "numbers": {key: told(value) for key, value in self.numbers.items()},
+            "tables": {key: [{column: told(value) for column, value in row.items()} for row in rows] for key, rows in self.tables.items()},
+        }
