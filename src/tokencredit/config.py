@@ -70,6 +70,31 @@ class Evaluation(Frozen):
     """Sampled responses per problem before and after."""
 
 
+class Diagnose(Frozen):
+    """Looking never changes training: weights are the same to the bit with it on or off."""
+
+    every: CountOrZero = 20
+    """Training steps between looks at what an update did to every token, the first and the last step included; 0 never looks."""
+    groups: CountOrZero = 4
+    """Groups whose tokens' change is also predicted, by side; 0 takes all of the batch."""
+    coupling_tokens: Count = 1024
+    """Tokens between which the LM-head kernel is tabled pair by pair; more are sampled down to it."""
+    value_budget: CountOrZero = 0
+    """Continuations that may be sampled at each look for the value of tokens; 0 samples none."""
+    value_continuations: Count = 32
+    """Continuations of each prefix."""
+    drift_budget: CountOrZero = 0
+    """Fresh responses that may be sampled at each look, to see drift beside the training batch; 0 samples none."""
+
+    @model_validator(mode="after")
+    def _pays_for_one_token(self) -> "Diagnose":
+        if 0 < self.value_budget < 2 * self.value_continuations:
+            raise ValueError(
+                f"value_budget is {self.value_budget} but one token takes 2 x {self.value_continuations} continuations; give at least that, or 0"
+            )
+        return self
+
+
 class TrainConfig(Recipe):
     """A whole run. Every field has a value, so a file holds differences only."""
 
@@ -85,6 +110,7 @@ class TrainConfig(Recipe):
     sampling: Sampling = Sampling()
     optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
+    diagnose: Diagnose = Diagnose()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Precision of the passes; bfloat16 runs them over float32 weights."""
@@ -94,6 +120,8 @@ class TrainConfig(Recipe):
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20
     """Training steps between checkpoints; 0 saves only the best and the last."""
+    keep_every: CountOrZero = 0
+    """Training steps between checkpoints that are kept for good, so that `diagnose RUN --step N` need not train again from the start."""
     tokens_every: CountOrZero = 5
     """Training steps between token files; 0 writes none."""
 

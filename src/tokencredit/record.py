@@ -81,24 +81,42 @@ class RunFolder:
         for name in ("metrics.jsonl", "timing.jsonl", "plans.jsonl"):
             kept = [row for row in self.read(name) if row["step"] <= step]
             self._write(name, "".join(json.dumps(row) + "\n" for row in kept))
-        for file in (self.path / "tokens").glob("step-*"):
+        for file in (*(self.path / "tokens").glob("step-*"), *(self.path / "findings").glob("step-*")):
             if int(file.stem.removeprefix("step-")) > step:
                 file.unlink()
 
     def write_tokens(self, step: int, columns: Mapping[str, Sequence[Any]]) -> None:
-        """One row per token: Parquet, or JSON lines where pyarrow is not installed."""
-        if tuple(columns) != TOKEN_COLUMNS:
-            raise ValueError(f"token columns are {tuple(columns)}; they must be {TOKEN_COLUMNS}")
-        stem = self.path / "tokens" / f"step-{step:06}"
-        if util.find_spec("pyarrow") is None:
-            rows = zip(*columns.values(), strict=True)
-            text = "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
-            stem.with_suffix(".jsonl").write_text(text, encoding="utf-8")
-            return
-        import pyarrow
-        from pyarrow import parquet
+        """One row per token."""
+        _check_columns("token", columns, TOKEN_COLUMNS)
+        write_columns(self.path / "tokens" / f"step-{step:06}", columns)
 
-        parquet.write_table(pyarrow.table(dict(columns)), stem.with_suffix(".parquet"), compression="zstd")
+    def write_findings(self, step: int, findings: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
+        """What a look at this training step found, in words and numbers, and the evidence for every token."""
+        _check_columns("evidence", columns, EVIDENCE_COLUMNS)
+        (self.path / "findings").mkdir(exist_ok=True)
+        write_columns(self.path / "findings" / f"step-{step:06}", columns)
+        self.write_json(f"findings/step-{step:06}.json", findings)
+
+
+def _check_columns(what: str, columns: Mapping[str, Sequence[Any]], expected: tuple[str, ...]) -> None:
+    if tuple(columns) != expected:
+        raise ValueError(f"{what} columns are {tuple(columns)}; they must be {expected}")
+
+
+def write_columns(stem: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """A table as Parquet, or as JSON lines where pyarrow is not installed; whole or not at all."""
+    if util.find_spec("pyarrow") is None:
+        rows = zip(*columns.values(), strict=True)
+        partial = stem.with_suffix(".jsonl.partial")
+        partial.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8")
+        partial.replace(stem.with_suffix(".jsonl"))
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    partial = stem.with_suffix(".parquet.partial")
+    parquet.write_table(pyarrow.table(dict(columns)), partial, compression="zstd")
+    partial.replace(stem.with_suffix(".parquet"))
 
 
 def describe_environment() -> dict[str, Any]:

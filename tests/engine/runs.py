@@ -12,6 +12,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Outcome, train
 
 SMALL: dict[str, Any] = {
@@ -21,6 +22,7 @@ SMALL: dict[str, Any] = {
     "evaluation": {"every": 2, "problems": 16, "samples": 2, "final_problems": 16, "final_samples": 2},
     "save_every": 1,
     "tokens_every": 1,
+    "diagnose": {"every": 0},
 }
 
 
@@ -49,6 +51,11 @@ def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: 
             stop.number = 2
 
     return train(config, folder, Silent(maybe_stop), stop, resume=resume)
+
+
+def stepper_of(config: TrainConfig) -> Stepper:
+    """One training step after another, nothing recorded."""
+    return Stepper(config, source=config.model)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

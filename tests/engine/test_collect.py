@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runs import small_config
+from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.collect import GradedBatch, collect
 from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import Trainer
 from tokencredit.errors import ConfigError
 from tokencredit.masked import group_statistics
-from tokencredit.record import RunFolder
 from tokencredit.tasks import Problem, Steps
 
 
@@ -77,22 +75,20 @@ def test_rounds_are_bounded_and_ask_only_for_what_is_missing() -> None:
 
 def test_a_batch_without_any_spread_makes_no_update(tmp_path: Path) -> None:
     config = filtered(filter_retries=2)
-    trainer = Trainer(config, RunFolder(tmp_path / "run"))
-    trainer.folder.begin("")
-    trainer.task = Picky(bar="z")
-    before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
-    finished = trainer.step(0, StageState(), Stopwatch())
+    stepper = stepper_of(config)
+    stepper.task = Picky(bar="z")
+    before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
+    finished = stepper.step(0, StageState(), Stopwatch())
     assert finished.trained is None
     assert finished.rollouts_used == 3 * 18
-    assert all(torch.equal(value, before[name]) for name, value in trainer.policy.model.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in stepper.policy.model.state_dict().items())
 
 
 def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> None:
     config = filtered(filter_retries=0, batching={"type": "query-preserved"}, optimizer={"steps_per_batch": 6})
-    trainer = Trainer(config, RunFolder(tmp_path / "run"))
-    trainer.folder.begin("")
-    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
-    finished = trainer.step(3, StageState(), Stopwatch())
+    stepper = stepper_of(config)
+    stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
+    finished = stepper.step(3, StageState(), Stopwatch())
     assert finished.trained is not None
     groups = len(set(finished.trained.credited.rollouts.group.tolist()))
     assert groups < 6
@@ -103,10 +99,9 @@ def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> N
     from tokencredit.engine.local.metrics import step_metrics
 
     config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
-    trainer = Trainer(config, RunFolder(tmp_path / "run"))
-    trainer.folder.begin("")
-    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
-    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    stepper = stepper_of(config)
+    stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
+    trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None
     ungraded = trained.credited.scored.score.isnan()
     assert ungraded.any()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.runs import files_of, run, small_config
+from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.commands.flags import parse_train
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import collect, continuations, revise, train
@@ -19,10 +19,9 @@ from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.metrics import step_metrics
 from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.showcase import showcase
+from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import TrainedBatch, Trainer
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
 
 LEAN: dict[str, Any] = {
     "steps": 2,
@@ -75,9 +74,8 @@ def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch)
         return seen[-1]
 
     monkeypatch.setattr(train, "gather_extra", gather_and_keep)
-    trainer = Trainer(config, RunFolder(folder))
-    trainer.folder.begin("")
-    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    stepper = stepper_of(config)
+    trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None
     return trained, seen[0]
 
@@ -107,7 +105,7 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
     used = [0, *(row["rollouts_used"] for row in rows)]
     for number, row in enumerate(rows):
         assert used[number + 1] - used[number] == 24 + row.get("revisions", 0) + row.get("continuations", 0)
-        assert row["gradient_norm"] > 0
+        assert row["grad_norm"] > 0
         assert all(math.isfinite(value) for value in row.values())
     assert drawn == Counter(
         {
@@ -192,9 +190,9 @@ def test_without_any_value_process_credit_is_the_plain_advantage_to_the_bit(tmp_
 @pytest.mark.parametrize("recipe", ["ibpo-mask", "vineppo"])
 def test_responses_are_shown_with_the_credit_of_sampled_evidence(tmp_path: Path, recipe: str) -> None:
     config = lean(recipe=recipe, evaluation={**LEAN["evaluation"], "final_problems": 12}, sampling={"prompts": 6, "group_size": 6})
-    trainer = Trainer(config, RunFolder(tmp_path / "run"))
-    shown = showcase(config, trainer.policy, trainer.task, StageState())
-    assert shown == showcase(config, trainer.policy, trainer.task, StageState())
+    stepper = stepper_of(config)
+    shown = showcase(config, stepper.policy, stepper.task, StageState())
+    assert shown == showcase(config, stepper.policy, stepper.task, StageState())
     assert [response.score for response in shown] == [1.0, 0.0] * (len(shown) // 2)
     assert shown
     wrong = [set(response.credit) for response in shown if response.score == 0]
@@ -318,14 +316,13 @@ def test_reweighted_steps_are_planned_with_scales_and_train_otherwise(tmp_path: 
 
 
 def test_a_step_with_nothing_left_makes_no_update(tmp_path: Path) -> None:
-    trainer = Trainer(lean(**ONE_SIDED_NOW_AND_THEN, steps=8), RunFolder(tmp_path / "run"))
-    trainer.folder.begin("")
+    stepper = stepper_of(lean(**ONE_SIDED_NOW_AND_THEN, steps=8))
     outcomes: set[bool] = set()
     for number in range(8):
-        before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
-        finished = trainer.step(number, StageState(), Stopwatch())
+        before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
+        finished = stepper.step(number, StageState(), Stopwatch())
         assert finished.rollouts_used == 4
-        assert same(before, trainer.policy.model.state_dict()) == (finished.trained is None)
+        assert same(before, stepper.policy.model.state_dict()) == (finished.trained is None)
         outcomes.add(finished.trained is None)
     assert outcomes == {True, False}
 
@@ -349,7 +346,7 @@ def test_a_run_in_which_steps_have_nothing_left_is_recorded_whole_and_can_be_res
 def test_in_float32_sampler_and_scoring_pass_agree_so_that_a_correction_is_one(tmp_path: Path) -> None:
     run(lean(recipe="dapo", correction={"kind": "tis"}), tmp_path / "run")
     for row in rows_of(tmp_path / "run"):
-        assert 0 < row["sampler_mismatch"] < 1e-5
+        assert 0 < row["sampling/sampling_logp_difference/mean"] < 1e-5
         told = {name.removeprefix("correction/"): value for name, value in row.items() if name.startswith("correction/")}
         expected = {"ratio_mean": 1.0, "ratio_max": 1.0, "kl": 0.0, "weight_mean": 1.0, "changed_share": 0.0, "effective_share": 1.0}
         assert told == pytest.approx(expected, abs=1e-4)
@@ -383,7 +380,7 @@ def test_in_bfloat16_the_ratios_of_a_scoring_pass_are_the_weights(
     torch.testing.assert_close(trained.credited.correction.double(), expected, rtol=1e-5, atol=0)
     assert not (ratio == 1)[mask].all()
     told = step_metrics(trained.credited, trained.plan, trained.result, correction_level=level)
-    assert told["sampler_mismatch"] > 0
+    assert told["sampling/sampling_logp_difference/mean"] > 0
     assert told["correction/ratio_max"] == pytest.approx(float(ratio[mask].max()), rel=1e-5)
     assert told["correction/ratio_mean"] == pytest.approx(float(ratio[mask].mean()), rel=1e-5)
     assert told["correction/weight_mean"] == pytest.approx(float(expected[mask].mean()), rel=1e-5)
@@ -424,7 +421,7 @@ def test_a_task_that_cannot_give_the_evidence_is_refused_before_anything_is_writ
 def test_a_task_without_steps_is_branched_by_tokens(tmp_path: Path) -> None:
     credit = {"boundary": "tokens", "every": 3, "continuations": 2, "budget": 20}
     run(lean(task={"type": "cotadd"}, recipe="vineppo", credit=credit), tmp_path / "run")
-    assert all(0 < row["continuations"] <= 20 and row["gradient_norm"] > 0 for row in rows_of(tmp_path / "run"))
+    assert all(0 < row["continuations"] <= 20 and row["grad_norm"] > 0 for row in rows_of(tmp_path / "run"))
 
 
 ALONE = {"prompts": 24, "group_size": 1}

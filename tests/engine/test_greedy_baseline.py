@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.runs import files_of, run, small_config
+from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import extra, train
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import TrainedBatch, Trainer
-from tokencredit.record import RunFolder
 from tokencredit.tasks import Problem, Task
 
 LEAN: dict[str, Any] = {
@@ -67,9 +66,8 @@ def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatc
         return found
 
     monkeypatch.setattr(train, "gather_extra", gather_and_ask_again)
-    trainer = Trainer(config, RunFolder(folder))
-    trainer.folder.begin("")
-    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    stepper = stepper_of(config)
+    trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None
     return Step(trained, *seen[0])
 
@@ -103,7 +101,7 @@ def test_one_greedy_response_per_prompt_is_drawn_and_counted(
         assert row["greedy_responses"] == prompts
         assert 0 <= row["greedy_score"] <= 1
         assert prompts * row["greedy_score"] == pytest.approx(round(prompts * row["greedy_score"]), abs=1e-5)
-        assert row["gradient_norm"] > 0
+        assert row["grad_norm"] > 0
         assert all(math.isfinite(value) for value in row.values())
 
 

@@ -88,7 +88,7 @@ def test_every_recipe_moves_the_weights_and_records_finite_numbers(tmp_path: Pat
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
         assert all(value == value and abs(value) < 1e6 for value in row.values())
-        assert row["gradient_norm"] > 0
+        assert row["grad_norm"] > 0
     assert outcome.result["rollouts_used"] >= 48
     base = AutoModelForCausalLM.from_pretrained(outcome.policy.model.config._name_or_path).state_dict()
     assert any(not torch.equal(base[name], value) for name, value in weights(tmp_path / "run").items())

@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runs import small_config
+from engine.runs import small_config, stepper_of
 from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import Trainer
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.objective import OBJECTIVES
-from tokencredit.record import RunFolder
 from tokencredit.types import Credited, PlannedStep
 
 SILENT = 4
@@ -70,9 +68,8 @@ def test_an_ungraded_response_does_not_change_the_dfpo_gradient_of_its_siblings(
 @pytest.mark.parametrize(("dtype", "kept"), [("float64", torch.float64), ("float32", torch.float32)])
 def test_scores_are_as_precise_as_the_run(tmp_path: Path, recipe: str, dtype: str, kept: torch.dtype) -> None:
     """Groups of seven have means that no binary fraction holds; in float64 their advantages still sum to 0 to 1e-12."""
-    trainer = Trainer(small_config(recipe=recipe, dtype=dtype, sampling={"prompts": 6, "group_size": 7}), RunFolder(tmp_path / "run"))
-    trainer.folder.begin("")
-    trained = trainer.step(0, StageState(), Stopwatch()).trained
+    stepper = stepper_of(small_config(recipe=recipe, dtype=dtype, sampling={"prompts": 6, "group_size": 7}))
+    trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None
     credited = trained.credited
     assert credited.scored.score.dtype == credited.scored.reward.dtype == credited.advantage.dtype == credited.credit.dtype == kept

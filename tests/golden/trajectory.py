@@ -11,7 +11,7 @@ from engine.runs import run, small_config
 from tokencredit.recipes import RECIPES
 
 STORED = Path(__file__).with_name("trajectory.json")
-FIELDS = ("score", "reward", "entropy", "loss", "gradient_norm", "silenced_share", "ratio_mean", "coefficient_std", "rollouts_used")
+FIELDS = ("score", "reward", "entropy", "loss", "grad_norm", "silenced_share", "ratio_mean", "coefficient_std", "rollouts_used")
 
 
 def trajectory(recipe: str) -> list[dict[str, float]]:

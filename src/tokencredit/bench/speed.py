@@ -6,7 +6,6 @@ all of them; what is reported are ratios of medians.
 
 import json
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
@@ -14,15 +13,15 @@ from typing import Any, NamedTuple
 
 import tokencredit.bench.trl_twin as trl_twin
 from tokencredit.bases import model_folder
-from tokencredit.compose import resolve, to_toml
+from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import Trainer
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder, describe_environment
+from tokencredit.record import describe_environment
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS
 
@@ -53,19 +52,16 @@ def bench_config(recipe: str, *, steps: int, seed: int, device: str) -> TrainCon
 def measure_ours(configs: Mapping[str, TrainConfig]) -> dict[str, Measured]:
     """Train several configurations at once, one training step of each in turn."""
     measured = {name: Measured([], []) for name in configs}
-    with tempfile.TemporaryDirectory() as scratch:
-        trainers = {name: Trainer(config, RunFolder(Path(scratch) / name)) for name, config in configs.items()}
-        states = dict.fromkeys(configs, StageState())
-        for name, trainer in trainers.items():
-            trainer.folder.begin(to_toml(configs[name]))
-        for number in range(max(config.steps for config in configs.values())):
-            for name, trainer in trainers.items():
-                watch = Stopwatch()
-                finished = trainer.step(number, states[name], watch)
-                states[name] = finished.state
-                if number >= WARM_UP and finished.trained is not None:
-                    measured[name].seconds.append(watch.seconds)
-                    measured[name].tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
+    steppers = {name: Stepper(config, source=config.model) for name, config in configs.items()}
+    states = dict.fromkeys(configs, StageState())
+    for number in range(max(config.steps for config in configs.values())):
+        for name, stepper in steppers.items():
+            watch = Stopwatch()
+            finished = stepper.step(number, states[name], watch)
+            states[name] = finished.state
+            if number >= WARM_UP and finished.trained is not None:
+                measured[name].seconds.append(watch.seconds)
+                measured[name].tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
     return measured
 
 

@@ -36,6 +36,14 @@ class TokenTable:
     def __len__(self) -> int:
         return len(self.row)
 
+    def select(self, index: Int[Tensor, " chosen"]) -> "TokenTable":
+        """The tokens at these places, in this order."""
+        places = index.tolist()
+        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return TokenTable(
+            **{name: value[index] if isinstance(value, Tensor) else tuple(value[at] for at in places) for name, value in columns.items()}
+        )
+
     @property
     def side(self) -> Int[Tensor, " tok"]:
         """+1 for tokens of responses with positive advantage, -1 with negative, 0 for the rest."""
@@ -46,29 +54,29 @@ class TokenTable:
         return self.logp.exp()
 
 
-def token_table(
-    credited: Credited, plan: StepPlan, *, text: Sequence[Sequence[str]], token_class: Sequence[Sequence[str]], rows: Tensor | None = None
-) -> TokenTable:
-    """Flatten credited rollouts, or the given rows of them; `text` and `token_class` hold a sequence per response chosen."""
-    rollouts = credited.rollouts
-    rows = torch.arange(len(rollouts.prompts), device=rollouts.mask.device) if rows is None else rows
-    mask = rollouts.mask[rows]
-    chosen, position = mask.nonzero(as_tuple=True)
-    row = rows[chosen]
-    step_of_row = torch.full((plan.rows,), -1, device=row.device)
+def step_of_each_row(plan: StepPlan) -> Int[Tensor, " seq"]:
+    """Which optimizer step of the plan holds each row; -1 for none."""
+    found = torch.full((plan.rows,), -1)
     for number, planned in enumerate(plan.steps):
-        step_of_row[list(planned.rows)] = number
+        found[list(planned.rows)] = number
+    return found
+
+
+def token_table(credited: Credited, plan: StepPlan, *, text: Sequence[str], token_class: Sequence[str]) -> TokenTable:
+    """Flatten credited rollouts onto the CPU; `text` and `token_class` hold an entry per sampled token, row after row."""
+    rollouts = credited.rollouts
+    row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
     return TokenTable(
         row=row,
-        group=rollouts.group[row],
+        group=rollouts.group.cpu()[row],
         position=position,
-        token=rollouts.tokens[row, position],
-        text=tuple(piece for pieces in text for piece in pieces),
-        token_class=tuple(name for names in token_class for name in names),
-        logp=credited.old_logp[row, position],
-        entropy=credited.entropy[row, position],
-        credit=credited.credit[row, position],
-        advantage=credited.advantage[row],
-        score=credited.scored.score[row],
-        optimizer_step=step_of_row[row],
+        token=rollouts.tokens.cpu()[row, position],
+        text=tuple(text),
+        token_class=tuple(token_class),
+        logp=credited.old_logp.cpu()[row, position],
+        entropy=credited.entropy.cpu()[row, position],
+        credit=credited.credit.cpu()[row, position],
+        advantage=credited.advantage.cpu()[row],
+        score=credited.scored.score.cpu()[row],
+        optimizer_step=step_of_each_row(plan)[row],
     )

@@ -6,7 +6,7 @@ left padding needs a mask, and rows with prompts of one length need none.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -69,6 +69,10 @@ def lm_head(model: PreTrainedModel) -> torch.nn.Module:
     if head is None:
         raise ValueError(f"{type(model).__name__} has no output embeddings; a causal LM with an LM head is needed")
     return head
+
+
+def head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hid"]:
+    return cast(Tensor, lm_head(model).weight).detach()
 
 
 @contextmanager

@@ -38,6 +38,21 @@ class StepMarking(Task, Protocol):
 
 
 @runtime_checkable
+class StepJudging(StepMarking, Protocol):
+    """A task that knows which written steps are right: one verdict per step, in the order of `step_starts`, as far as it can tell."""
+
+    def step_truth(self, problem: Problem, response: str) -> list[bool]: ...
+
+
+@runtime_checkable
+class FormatMarking(Task, Protocol):
+    """A task that knows which token classes are free choices of format and carry no credit."""
+
+    @property
+    def format_classes(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
 class Revisable(Task, Protocol):
     """A task with a prompt of its own that asks for a corrected response, given a failed try and a sibling of it."""
 
@@ -46,6 +61,20 @@ class Revisable(Task, Protocol):
 
 def marks_steps(task: Task) -> TypeGuard[StepMarking]:
     return isinstance(task, StepMarking)
+
+
+def format_classes(task: Task) -> frozenset[str]:
+    return task.format_classes if isinstance(task, FormatMarking) else frozenset()
+
+
+def step_verdicts(task: Task, problem: Problem, response: str) -> list[bool | None]:
+    """For every character: whether the step it belongs to is right; None where the task cannot tell."""
+    verdicts: list[bool | None] = [None] * len(response)
+    if isinstance(task, StepJudging):
+        starts, truth = task.step_starts(problem, response), task.step_truth(problem, response)
+        for start, end, right in zip(starts, [*starts[1:], len(response)], truth, strict=False):
+            verdicts[start:end] = [right] * (end - start)
+    return verdicts
 
 
 REVISION_TEMPLATE = """{prompt}

@@ -63,6 +63,10 @@ class Steps:
     operations: int = 4
     subtract_share: float = 0.5
 
+    @property
+    def format_classes(self) -> frozenset[str]:
+        return frozenset({"preamble", "separator"})
+
     def make_problem(self, rng: Random) -> Problem:
         value = rng.randrange(10)
         text = str(value)

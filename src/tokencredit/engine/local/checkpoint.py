@@ -16,6 +16,11 @@ from tokencredit.errors import ConfigError
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
 
 
+def kept_name(step: int) -> str:
+    """Folder of a checkpoint that is kept for good."""
+    return f"step-{step:06}"
+
+
 def save_model(policy: Policy, folder: Path) -> None:
     """Replace `folder` by the policy as it is; a half-written one is never left under that name."""
     _swap(_write_model(policy, folder), folder)

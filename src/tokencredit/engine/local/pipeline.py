@@ -1,7 +1,7 @@
 """A recipe made runnable: graded rollouts in, credited rollouts and a plan out."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
-from tokencredit.probe.forward import TokenEvidence, gather_evidence, lm_head, row_cost
+from tokencredit.probe.forward import TokenEvidence, gather_evidence, head_weight, row_cost
 from tokencredit.shape import ShapeInputs, kl_penalty
 from tokencredit.stages import keeps_queries
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan
@@ -127,7 +127,7 @@ class Pipeline:
                 seed=seed,
                 temperature=self.config.sampling.temperature,
                 hidden=evidence.hidden,
-                head=cast(Tensor, lm_head(policy.model).weight).detach(),
+                head=head_weight(policy.model),
                 score=scored.score,
                 end_tokens=policy.end_tokens,
                 edited=None if extra.revisions is None else extra.revisions.edited,

@@ -1,38 +1,39 @@
 """The whole loop in one place:
 
-    sample -> grade -> score tokens -> (revise, branch) -> shape -> advantage -> credit -> plan -> update -> record -> evaluate
+    evaluate -> [step -> record -> evaluate -> checkpoint] -> evaluate
 
-Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
-the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
+A step (`step.py`) is a batch of rollouts and the optimizer steps taken on it.
 Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from tokencredit.build import needed_evidence
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import metrics
-from tokencredit.engine.local.checkpoint import Progress, load_optimizer, load_progress, restore_swapped, save_checkpoint, save_model
-from tokencredit.engine.local.collect import collect
+from tokencredit.engine.local.checkpoint import (
+    Progress,
+    kept_name,
+    load_optimizer,
+    load_progress,
+    restore_swapped,
+    save_checkpoint,
+    save_model,
+)
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
-from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.pipeline import Pipeline, StageState
-from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
+from tokencredit.engine.local.look import judge
+from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.step import FinishedStep, Stepper, learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.update import run_plan
+from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import knobs
-from tokencredit.tasks import TASKS, Problem, Task, marks_steps, revision_prompt
-from tokencredit.types import Credited, StepPlan, StepResult
+from tokencredit.tasks import Problem, Task, marks_steps, revision_prompt
 
 
 class Listener(Protocol):
@@ -61,12 +62,15 @@ class Outcome(NamedTuple):
     interrupted: bool
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Linear warm-up, then linear decay to `final_rate` of the peak; `step` counts from 0."""
-    optimizer = config.optimizer
-    rise = min(1.0, (step + 1) / (optimizer.warmup_steps + 1))
-    done = step / max(1, config.steps - 1)
-    return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
+def _is_due(every: int, step: int, steps: int) -> bool:
+    """Whether something done every few training steps, and at the first and the last, is done after `step`, counted from 1."""
+    return every > 0 and (step % every == 0 or step in (1, steps))
+
+
+def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[int, float]]:
+    """(training step, mean entropy) as recorded, up to a step that is not included."""
+    rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
+    return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
 
 
 def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
@@ -94,33 +98,20 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, folder: RunFolder, *, resume: bool = False) -> None:
         self.config, self.folder = config, folder
-        self.device = choose_device(config.device)
         self.last = folder.checkpoints / "last"
         if resume:
             restore_swapped(self.last)
-        source = str(self.last) if resume else config.model
-        self.policy = load_policy(source, device=self.device, dtype=config.dtype)
-        set_threads(config.threads, self.policy.model)
-        needs_reference = config.kl.beta > 0
-        self.reference = load_policy(config.model, device=self.device, dtype=config.dtype) if needs_reference else None
-        self.task: Task = TASKS[config.task.type](**knobs(config.task))
+        self.stepper = Stepper(config, source=str(self.last) if resume else config.model)
+        self.policy, self.task = self.stepper.policy, self.stepper.task
         self.held_out = self.task.problems(
             max(config.evaluation.final_problems, config.evaluation.problems),
             split="held-out",
             seed=derive_seed(config.seed, "held-out"),
         )
         check_fit(self.policy, self.task, self.held_out, config)
-        self.pipeline = Pipeline(config)
-        chosen = config.optimizer
-        self.optimizer = torch.optim.AdamW(
-            self.policy.model.parameters(),
-            lr=chosen.learning_rate,
-            betas=(chosen.beta1, chosen.beta2),
-            weight_decay=chosen.weight_decay,
-        )
         self.resumed = load_progress(self.last) if resume else None
         if self.resumed is not None:
-            load_optimizer(self.optimizer, self.last)
+            load_optimizer(self.stepper.optimizer, self.last)
             folder.rewind(self.resumed.step)
 
     def evaluate(self, *, final: bool) -> Accuracy:
@@ -137,55 +128,20 @@ class Trainer:
             dtype=self.config.dtype,
         )
 
-    def step(self, number: int, state: StageState, watch: Stopwatch) -> "FinishedStep":
-        """One training step: a batch of rollouts and the optimizer steps taken on it."""
-        config, policy, pipeline = self.config, self.policy, self.pipeline
-        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
-        if not batch.problems:
-            return FinishedStep(batch.rollouts_used, state, None, {})
-        pipeline.check_budget(batch.rollouts)
-        with watch.stage("score"):
-            evidence = batch.evidence
-            if pipeline.scores_in_a_pass:
-                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden)
-            reference = None
-            if self.reference is not None:
-                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
-        # Told as a stage of its own only by recipes that sample something here.
-        with watch.stage("extra") if needed_evidence(config) - {"hidden"} else nullcontext():
-            seed = derive_seed(config.seed, "extra", number)
-            extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
-        used = batch.rollouts_used + extra.rollouts_used
-        with watch.stage("credit"):
-            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra)
-            credited, state = pipeline.credit_tokens(
-                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number), extra=extra
-            )
-        with watch.stage("plan"):
-            plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
-        if not plan.steps:
-            return FinishedStep(used, state, None, extra.metrics)
-        with watch.stage("update"):
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate(config, number)
-            result = run_plan(
-                policy,
-                credited,
-                plan,
-                pipeline.objective,
-                self.optimizer,
-                temperature=config.sampling.temperature,
-                gradient_clip=config.optimizer.gradient_clip,
-                dtype=config.dtype,
-                seed=derive_seed(config.seed, "objective", number),
-            )
-        trained = TrainedBatch(credited, plan, result)
-        with watch.stage("record"):
-            self.folder.append("plans.jsonl", {"step": number + 1, "digest": plan.digest, **plan.to_json()})
-            if config.tokens_every and ((number + 1) % config.tokens_every == 0 or number in (0, config.steps - 1)):
-                columns = metrics.token_columns(number + 1, credited, plan, policy, self.task, batch.problems)
-                self.folder.write_tokens(number + 1, columns)
-        return FinishedStep(used, state, trained, extra.metrics)
+    def record(self, step: int, finished: FinishedStep) -> None:
+        """Plan, tokens and findings of training step `step`, counted from 1."""
+        config, folder, trained = self.config, self.folder, finished.trained
+        if trained is None:
+            return
+        folder.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+        if trained.look is None and not _is_due(config.tokens_every, step, config.steps):
+            return
+        labels = label_tokens(self.policy, self.task, trained.problems, trained.credited.rollouts)
+        folder.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+        if trained.look is not None:
+            history = [*entropy_history(folder), (step, metrics.mean_entropy(trained.credited))]
+            found = judge(trained, labels, self.task, config, step=step, history=history)
+            folder.write_findings(step, found.to_json(step), found.columns)
 
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         config, folder, watch = self.config, self.folder, Stopwatch()
@@ -204,7 +160,10 @@ class Trainer:
         rollouts_used, best_step, best_accuracy = progress.rollouts_used, progress.best_step, progress.best_accuracy
         for number in range(progress.step, config.steps):
             step_watch = Stopwatch()
-            finished = self.step(number, state, step_watch)
+            look = _is_due(config.diagnose.every, number + 1, config.steps)
+            finished = self.stepper.step(number, state, step_watch, look=look)
+            with step_watch.stage("diagnose") if look else step_watch.stage("record"):
+                self.record(number + 1, finished)
             state = finished.state
             rollouts_used += finished.rollouts_used
             row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
@@ -225,7 +184,8 @@ class Trainer:
             folder.append("timing.jsonl", {"step": number + 1, "seconds": step_watch.seconds})
             listener.stepped(row, step_watch.total)
             interrupted = stop.number is not None and not last_step
-            if interrupted or last_step or (config.save_every and (number + 1) % config.save_every == 0):
+            kept = config.keep_every and (number + 1) % config.keep_every == 0
+            if interrupted or last_step or kept or (config.save_every and (number + 1) % config.save_every == 0):
                 progress = Progress(
                     step=number + 1,
                     rollouts_used=rollouts_used,
@@ -235,7 +195,9 @@ class Trainer:
                     stage_state={name: dict(value) for name, value in state._asdict().items()},
                     seconds=watch.seconds,
                 )
-                save_checkpoint(self.policy, self.optimizer, progress, self.last)
+                save_checkpoint(self.policy, self.stepper.optimizer, progress, self.last)
+                if kept:
+                    save_checkpoint(self.policy, self.stepper.optimizer, progress, folder.checkpoints / kept_name(number + 1))
             if interrupted:
                 return Outcome(self.policy, self.task, state, {}, interrupted=True)
         with watch.stage("evaluate"):
@@ -255,21 +217,6 @@ class Trainer:
         }
         folder.write_json("result.json", result)
         return Outcome(self.policy, self.task, state, result, interrupted=False)
-
-
-class TrainedBatch(NamedTuple):
-    credited: Credited
-    plan: StepPlan
-    result: StepResult
-
-
-class FinishedStep(NamedTuple):
-    rollouts_used: int
-    state: StageState
-    trained: TrainedBatch | None
-    """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
-    extra: Mapping[str, float]
-    """What evidence beyond the rollouts was sampled."""
 
 
 def train(

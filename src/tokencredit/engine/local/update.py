@@ -1,9 +1,10 @@
 """The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.build import AggregatedObjective
@@ -55,6 +56,10 @@ def _gather(credited: Credited, rows: tuple[int, ...], scale: dict[int, float] |
     return _MicroBatch([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], inputs, length)
 
 
+def _scales(step: PlannedStep) -> dict[int, float] | None:
+    return None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
+
+
 def _logp(policy: Policy, batch: _MicroBatch, temperature: float, dtype: str) -> Tensor:
     with precision(policy.model, dtype):
         logits = response_logits(policy.model, batch.prompts, batch.tokens).logits
@@ -62,22 +67,25 @@ def _logp(policy: Policy, batch: _MicroBatch, temperature: float, dtype: str) ->
 
 
 @torch.no_grad()
-def _statistic(policy: Policy, batches: Iterable[_MicroBatch], built: AggregatedObjective, temperature: float, dtype: str) -> Any:
+def _statistic(batches: Iterable[_MicroBatch], built: AggregatedObjective, logp_of: Callable[[_MicroBatch], Tensor]) -> Any:
     """One pass over the whole optimizer step before its first micro-batch, where the objective asks for it."""
     if built.objective.statistic is None:
         return None
     accumulator = built.objective.statistic()
     for batch in batches:
-        accumulator.add(batch.inputs._replace(logp=_logp(policy, batch, temperature, dtype)))
+        accumulator.add(batch.inputs._replace(logp=logp_of(batch)))
     return accumulator.finish()
 
 
-def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective) -> list[tuple[int, ...]]:
+def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective, only: Tensor | None) -> list[tuple[int, ...]]:
     """Responses without credit (dead groups) give no gradient; passing them through the model would only cost time."""
-    if not built.objective.silent_without_credit:
+    matters = credited.rollouts.mask if only is None else only
+    if built.objective.silent_without_credit:
+        matters = matters & (credited.credit != 0)
+    elif only is None:
         return list(step.micro_batches)
-    has_credit = (credited.credit != 0).any(-1).tolist()
-    kept = (tuple(row for row in rows if has_credit[row]) for rows in step.micro_batches)
+    wanted = matters.any(-1).tolist()
+    kept = (tuple(row for row in rows if wanted[row]) for rows in step.micro_batches)
     return [rows for rows in kept if rows]
 
 
@@ -99,23 +107,25 @@ def accumulate_gradient(
     temperature: float,
     dtype: str = "float32",
     seed: int = 0,
+    only: Tensor | None = None,
 ) -> StepGradient:
     """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
 
     The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
     the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
+    With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
     """
-    scale = None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
+    scale = _scales(step)
     every = (_gather(credited, rows, scale, seed) for rows in step.micro_batches)
-    statistic = _statistic(policy, every, built, temperature, dtype)
+    statistic = _statistic(every, built, lambda batch: _logp(policy, batch, temperature, dtype))
     loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
-    for rows in _rows_that_matter(credited, step, built):
+    for rows in _rows_that_matter(credited, step, built, only):
         batch = _gather(credited, rows, scale, seed)
         logp = _logp(policy, batch, temperature, dtype)
         inputs = batch.inputs._replace(logp=logp.detach())
         weight = token_weight(inputs.mask, batch.length, aggregation=built.aggregation)
         kappa, share = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator)
-        logp.backward(kappa)
+        logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
         has_credit = (inputs.credit != 0) & inputs.mask
         if inputs.correction is not None:
             has_credit &= inputs.correction != 0
@@ -131,6 +141,37 @@ def accumulate_gradient(
     return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / tokens if tokens else 1.0)
 
 
+def step_kappa(
+    credited: Credited, step: PlannedStep, built: AggregatedObjective, logp: Float[Tensor, "seq tok"], *, seed: int = 0
+) -> Float[Tensor, "seq tok"]:
+    """The kappa that one optimizer step would send back at these log-probs; 0 for responses outside it."""
+    scale = _scales(step)
+    batches = [_gather(credited, rows, scale, seed) for rows in step.micro_batches]
+
+    def known(batch: _MicroBatch) -> Tensor:
+        return logp[batch.inputs.row, : batch.tokens.shape[1]].to(batch.inputs.old_logp)
+
+    statistic = _statistic(batches, built, known)
+    found = torch.zeros_like(logp)
+    for batch in batches:
+        weight = token_weight(batch.inputs.mask, batch.length, aggregation=built.aggregation)
+        inputs = batch.inputs._replace(logp=known(batch))
+        kappa = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator).kappa
+        found[batch.inputs.row, : kappa.shape[1]] = kappa.to(found)
+    return found
+
+
+class TakenStep(NamedTuple):
+    gradient: StepGradient
+    norm: float
+    """Of the whole gradient, before it was clipped."""
+
+
+def step_seed(seed: int, number: int) -> int:
+    """For the draws of optimizer step `number` of a plan, counted from 0."""
+    return derive_seed(seed, "optimizer-step", number)
+
+
 def run_plan(
     policy: Policy,
     credited: Credited,
@@ -142,22 +183,28 @@ def run_plan(
     gradient_clip: float,
     dtype: str = "float32",
     seed: int = 0,
+    watch: Callable[[int, float], None] | None = None,
 ) -> StepResult:
-    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before its step is taken."""
-    losses, norms, silenced, ratios = [], [], [], []
+    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before its step is taken.
+
+    `watch(number, gradient_norm)` is called after each optimizer step; it may look at policy and optimizer, never change them.
+    """
+    taken: list[TakenStep] = []
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number, step in enumerate(plan.steps):
         optimizer.zero_grad(set_to_none=True)
-        gradient = accumulate_gradient(
-            policy, credited, step, built, temperature=temperature, dtype=dtype, seed=derive_seed(seed, "optimizer-step", number)
-        )
+        gradient = accumulate_gradient(policy, credited, step, built, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
         norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
         for name, value in (("loss", gradient.loss), ("gradient norm", norm)):
             if not torch.isfinite(torch.tensor(value)):
                 raise GuardError(f"{name} is {value} in optimizer step {number + 1} of {len(plan.steps)}; this step was not taken")
         optimizer.step()
-        losses.append(gradient.loss)
-        norms.append(norm)
-        silenced.append(gradient.silenced_share)
-        ratios.append(gradient.ratio_mean)
-    return StepResult(loss=tuple(losses), gradient_norm=tuple(norms), silenced_share=tuple(silenced), ratio_mean=tuple(ratios))
+        taken.append(TakenStep(gradient, norm))
+        if watch is not None:
+            watch(number, norm)
+    return StepResult(
+        loss=tuple(step.gradient.loss for step in taken),
+        gradient_norm=tuple(step.norm for step in taken),
+        silenced_share=tuple(step.gradient.silenced_share for step in taken),
+        ratio_mean=tuple(step.gradient.ratio_mean for step in taken),
+    )

@@ -1,0 +1,15 @@
+"""Numbers in sentences."""
+
+import math
+
+
+def percent(share: float) -> str:
+    return "an unknown share" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def number(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.3g}"
+
+
+def count(amount: int, noun: str) -> str:
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"

@@ -1,0 +1,191 @@
+"""From what the microscope saw to findings: which function judges what, and what each token's evidence is."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.config import Diagnose
+from tokencredit.credit.vectors import row_vectors
+from tokencredit.diagnose.cancellation import cancellation
+from tokencredit.diagnose.contrast import centroid_contrast
+from tokencredit.diagnose.coupling import Sources, coupling
+from tokencredit.diagnose.drift import drift
+from tokencredit.diagnose.effect import effect
+from tokencredit.diagnose.entropy import entropy
+from tokencredit.diagnose.flips import flips
+from tokencredit.diagnose.masses import masses
+from tokencredit.diagnose.table import TokenTable
+from tokencredit.diagnose.tax import tax
+from tokencredit.diagnose.value import token_value
+from tokencredit.engine.local.microscope import StepEvidence
+from tokencredit.engine.local.sampled_evidence import SampledEvidence
+from tokencredit.record import EVIDENCE_COLUMNS
+from tokencredit.types import Credited, Finding, StepPlan
+
+FINDINGS = ("flips", "effect", "cancellation", "coupling", "tax", "drift", "entropy", "masses", "value")
+
+
+class Diagnosis(NamedTuple):
+    findings: list[Finding]
+    columns: dict[str, list[Any]]
+    """record.EVIDENCE_COLUMNS, an entry per token of the batch."""
+    method: str
+    rollouts_used: int
+
+    def to_json(self, step: int) -> dict[str, Any]:
+        return {
+            "step": step,
+            "rollouts_used": self.rollouts_used,
+            "method": self.method,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+class Subject(NamedTuple):
+    """One training step and what is known of it."""
+
+    table: TokenTable
+    credited: Credited
+    plan: StepPlan
+    evidence: StepEvidence
+    head: Float[Tensor, "vocab hid"]
+    temperature: float
+    seed: int
+    format_classes: AbstractSet[str]
+    history: Sequence[tuple[int, float]]
+    """(training step, mean entropy) of the run so far."""
+    sampled: SampledEvidence
+
+
+class _Judge:
+    """Holds each token's evidence; a finding is judged when asked for and adds what it found of each token."""
+
+    def __init__(self, subject: Subject, knobs: Diagnose) -> None:
+        self.subject, self.knobs = subject, knobs
+        evidence, table = subject.evidence, subject.table
+        self.seen = torch.isin(table.row, evidence.looked_at.cpu()).nonzero()[:, 0]
+        self.seen_table = table.select(self.seen)
+        before = evidence.moved.before.logp
+        self.tokens: dict[str, Tensor] = {
+            "change_first": self._flat(evidence.logp_first - before),
+            "change_step": self._flat(evidence.moved.after.logp - before),
+            "kl": self._flat(evidence.moved.kl),
+            "entropy_after": self._flat(evidence.moved.after.entropy),
+        }
+        inside = subject.credited.rollouts.mask[evidence.looked_at]
+        names = {"first": "predicted_first", "first_positive": "predicted_first_positive", "first_negative": "predicted_first_negative"}
+        names |= {"step": "predicted_step", "mini_positive": "raw_mini_positive", "mini_negative": "raw_mini_negative"}
+        for name, value in evidence.effects._asdict().items():
+            self._found(names.get(name, name), value[inside])
+        if subject.sampled.value is not None:
+            self.tokens |= {"value_before": subject.sampled.value.before, "value_after": subject.sampled.value.after}
+
+    def _flat(self, value: Float[Tensor, "seq tok"]) -> Float[Tensor, " tok"]:
+        return value[self.subject.credited.rollouts.mask].cpu().double()
+
+    def _found(self, name: str, value: Float[Tensor, " seen"]) -> None:
+        column = torch.full((len(self.subject.table),), math.nan, dtype=torch.float64)
+        column[self.seen] = value.cpu().double()
+        self.tokens[name] = column
+
+    def _seen(self, name: str) -> Float[Tensor, " seen"]:
+        return self.tokens[name][self.seen]
+
+    def flips(self) -> list[Finding]:
+        return [flips(self.subject.table, self.tokens["change_first"], self.tokens["change_step"])]
+
+    def effect(self) -> list[Finding]:
+        found = effect(
+            self.seen_table,
+            predicted_first=self._seen("predicted_first"),
+            change_first=self._seen("change_first"),
+            predicted_step=self._seen("predicted_step"),
+            change_step=self._seen("change_step"),
+            raw=self._seen("raw_positive") + self._seen("raw_negative"),
+            method=self.subject.evidence.method,
+        )
+        return [found]
+
+    def cancellation(self) -> list[Finding]:
+        sides = (self._seen(name) for name in ("raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative"))
+        found = cancellation(self.seen_table, *sides)
+        self._found("cancellation", found.per_token)
+        self._found("cancellation_mini", found.per_token_mini)
+        return [found.finding]
+
+    def coupling(self) -> list[Finding]:
+        subject, evidence = self.subject, self.subject.evidence
+        rollouts, hidden = subject.credited.rollouts, evidence.moved.before.hidden
+        assert hidden is not None
+        inside = torch.zeros_like(rollouts.mask)
+        inside[list(subject.plan.steps[0].rows)] = True
+        inside &= rollouts.loss_mask
+        place = torch.full(rollouts.mask.shape, -1, device=inside.device)
+        place[inside] = torch.arange(int(inside.sum()), device=inside.device)
+        looked_at, seen = evidence.looked_at, rollouts.mask[evidence.looked_at]
+        found = coupling(
+            self.seen_table,
+            hidden[looked_at][seen],
+            subject.head,
+            Sources(hidden[inside], rollouts.tokens[inside], -evidence.kappa[inside]),
+            place[looked_at][seen],
+            temperature=subject.temperature,
+            limit=self.knobs.coupling_tokens,
+            seed=subject.seed,
+        )
+        for name in ("own", "same", "other"):
+            self._found(f"coupling_{name}", getattr(found, name))
+        return [found.finding]
+
+    def tax(self) -> list[Finding]:
+        before, after = (self.tokens.get(name) for name in ("value_before", "value_after"))
+        classes = self.subject.format_classes
+        return [tax(self.subject.table, self.tokens["kl"], format_classes=classes, value_before=before, value_after=after)]
+
+    def drift(self) -> list[Finding]:
+        found = [drift(self.subject.table, self.tokens["change_step"])]
+        fresh = self.subject.sampled.drift
+        return found if fresh is None else [*found, drift(fresh.table, fresh.change, source="fresh")]
+
+    def entropy(self) -> list[Finding]:
+        return [entropy(self.subject.table, self.tokens["entropy_after"], self.subject.history)]
+
+    def masses(self) -> list[Finding]:
+        credited, hidden = self.subject.credited, self.subject.evidence.moved.before.hidden
+        assert hidden is not None
+        rollouts, mask = credited.rollouts, credited.rollouts.loss_mask
+        contrast = centroid_contrast(
+            row_vectors(credited.old_logp[mask], hidden[mask]),
+            credited.advantage[:, None].expand(mask.shape)[mask],
+            None if credited.coefficient is None else credited.coefficient[mask],
+        )
+        return [masses(credited.advantage, credited.scored.score, rollouts.group, credited.credit, mask, contrast)]
+
+    def value(self) -> list[Finding]:
+        if self.subject.sampled.value is None:
+            return []
+        sides = (self.tokens[name] for name in ("change_step", "value_before", "value_after"))
+        return [token_value(self.subject.table, *sides, seed=self.subject.seed)]
+
+    def columns(self, step: int) -> dict[str, list[Any]]:
+        table = self.subject.table
+        known: dict[str, list[Any]] = {
+            "step": [step] * len(table),
+            "row": table.row.tolist(),
+            "position": table.position.tolist(),
+        }
+        nothing = [None] * len(table)
+        told = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
+        return {name: known.get(name) or told.get(name) or nothing for name in EVIDENCE_COLUMNS}
+
+
+def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[str] = FINDINGS) -> Diagnosis:
+    """Every finding asked for, in the order of FINDINGS."""
+    judge = _Judge(subject, knobs)
+    findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(judge, name))()]
+    return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used)

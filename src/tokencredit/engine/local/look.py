@@ -1,0 +1,49 @@
+"""One training step that was watched, judged: table, evidence, what the budgets pay for, findings."""
+
+from collections.abc import Collection, Sequence
+
+from tokencredit.config import TrainConfig
+from tokencredit.diagnose.table import token_table
+from tokencredit.engine.local.diagnosis import FINDINGS, Diagnosis, Subject, diagnose
+from tokencredit.engine.local.sampled_evidence import NOTHING_SAMPLED, sample_evidence
+from tokencredit.engine.local.step import TrainedBatch
+from tokencredit.engine.local.tokens import TokenLabels
+from tokencredit.probe.forward import head_weight
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Task, format_classes
+
+
+def judge(
+    trained: TrainedBatch,
+    labels: TokenLabels,
+    task: Task | None,
+    config: TrainConfig,
+    *,
+    step: int,
+    history: Sequence[tuple[int, float]],
+    only: Collection[str] = FINDINGS,
+) -> Diagnosis:
+    """`step` counts from 1. Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format."""
+    look = trained.look
+    assert look is not None, "this step was not watched"
+    evidence = look.evidence()
+    rollouts = trained.credited.rollouts
+    table = token_table(trained.credited, trained.plan, text=labels.text, token_class=labels.token_class)
+    seed = derive_seed(config.seed, "diagnose", step)
+    sampled = NOTHING_SAMPLED
+    if task is not None:
+        change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
+        sampled = sample_evidence(look.before, look.policy, task, trained.problems, rollouts, table, change, config, seed=seed)
+    subject = Subject(
+        table=table,
+        credited=trained.credited,
+        plan=trained.plan,
+        evidence=evidence,
+        head=head_weight(look.before.model),
+        temperature=config.sampling.temperature,
+        seed=seed,
+        format_classes=frozenset() if task is None else format_classes(task),
+        history=history,
+        sampled=sampled,
+    )
+    return diagnose(subject, config.diagnose, step=step, only=only)

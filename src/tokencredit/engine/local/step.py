@@ -1,0 +1,143 @@
+"""One training step:
+
+    sample -> grade -> score tokens -> (revise, branch) -> shape -> advantage -> credit -> plan -> update
+
+Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
+the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+
+from tokencredit.build import needed_evidence
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.collect import collect
+from tokencredit.engine.local.extra import gather_extra
+from tokencredit.engine.local.microscope import Lens, Microscope
+from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.update import run_plan
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import knobs
+from tokencredit.tasks import TASKS, Problem, Task
+from tokencredit.types import Credited, StepPlan, StepResult
+
+
+class TrainedBatch(NamedTuple):
+    problems: Sequence[Problem]
+    """`problems[g]` is what group g answers."""
+    credited: Credited
+    plan: StepPlan
+    result: StepResult
+    look: Microscope | None
+    """What watched the optimizer steps, where somebody asked."""
+
+
+class FinishedStep(NamedTuple):
+    rollouts_used: int
+    state: StageState
+    trained: TrainedBatch | None
+    """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
+    extra: Mapping[str, float]
+    """What evidence beyond the rollouts was sampled."""
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Linear warm-up, then linear decay to `final_rate` of the peak; `step` counts from 0."""
+    optimizer = config.optimizer
+    rise = min(1.0, (step + 1) / (optimizer.warmup_steps + 1))
+    done = step / max(1, config.steps - 1)
+    return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
+
+
+def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> torch.optim.AdamW:
+    chosen = config.optimizer
+    return torch.optim.AdamW(
+        model.parameters(), lr=chosen.learning_rate, betas=(chosen.beta1, chosen.beta2), weight_decay=chosen.weight_decay
+    )
+
+
+def make_lens(config: TrainConfig, *, seed: int) -> Lens:
+    return Lens(
+        temperature=config.sampling.temperature,
+        max_tokens=config.optimizer.max_tokens,
+        gradient_clip=config.optimizer.gradient_clip,
+        dtype=config.dtype,
+        seed=seed,
+        groups=config.diagnose.groups,
+    )
+
+
+class Stepper:
+    """Policy, reference, task, stages and optimizer of one run; `source` is what the policy's weights are loaded from."""
+
+    def __init__(self, config: TrainConfig, *, source: str) -> None:
+        self.config = config
+        device = choose_device(config.device)
+        self.policy = load_policy(source, device=device, dtype=config.dtype)
+        set_threads(config.threads, self.policy.model)
+        self.reference = load_policy(config.model, device=device, dtype=config.dtype) if config.kl.beta > 0 else None
+        self.task: Task = TASKS[config.task.type](**knobs(config.task))
+        self.pipeline = Pipeline(config)
+        self.optimizer = make_optimizer(config, self.policy.model)
+
+    def step(self, number: int, state: StageState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
+        """Training step `number`, counted from 0; with `look`, under the microscope."""
+        config, policy, pipeline = self.config, self.policy, self.pipeline
+        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
+        if not batch.problems:
+            return FinishedStep(batch.rollouts_used, state, None, {})
+        pipeline.check_budget(batch.rollouts)
+        with watch.stage("score"):
+            evidence = batch.evidence
+            if pipeline.scores_in_a_pass:
+                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden)
+            reference = None
+            if self.reference is not None:
+                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
+        # Told as a stage of its own only by recipes that sample something here.
+        with watch.stage("extra") if needed_evidence(config) - {"hidden"} else nullcontext():
+            seed = derive_seed(config.seed, "extra", number)
+            extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
+        used = batch.rollouts_used + extra.rollouts_used
+        with watch.stage("credit"):
+            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra)
+            credited, state = pipeline.credit_tokens(
+                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number), extra=extra
+            )
+        with watch.stage("plan"):
+            plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
+        if not plan.steps:
+            return FinishedStep(used, state, None, extra.metrics)
+        result, microscope = self._update(number, credited, plan, watch, look)
+        return FinishedStep(used, state, TrainedBatch(batch.problems, credited, plan, result, microscope), extra.metrics)
+
+    def _update(
+        self, number: int, credited: Credited, plan: StepPlan, watch: Stopwatch, look: bool
+    ) -> tuple[StepResult, Microscope | None]:
+        config, policy = self.config, self.policy
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config, number)
+        seed = derive_seed(config.seed, "objective", number)
+        microscope = None
+        if look:
+            with watch.stage("diagnose"):
+                microscope = Microscope(policy, self.optimizer, credited, plan, self.pipeline.objective, make_lens(config, seed=seed))
+        with watch.stage("update"):
+            result = run_plan(
+                policy,
+                credited,
+                plan,
+                self.pipeline.objective,
+                self.optimizer,
+                temperature=config.sampling.temperature,
+                gradient_clip=config.optimizer.gradient_clip,
+                dtype=config.dtype,
+                seed=seed,
+                watch=None if microscope is None else microscope.watch,
+            )
+        return result, microscope

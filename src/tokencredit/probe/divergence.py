@@ -1,0 +1,63 @@
+"""How far an update moved the policy at each position of given responses."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.kernels import at_least_float32, entropy_of
+from tokencredit.probe.forward import TokenEvidence, precision, response_extent, response_logits, row_cost
+from tokencredit.types import Rollouts
+
+
+class Movement(NamedTuple):
+    """0 outside the mask."""
+
+    before: TokenEvidence
+    """Hidden states included."""
+    after: TokenEvidence
+    """Without hidden states."""
+    kl: Float[Tensor, "seq tok"]
+    """KL(before || after) of the next-token distribution at each token."""
+
+
+@torch.no_grad()
+def movement(
+    before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts, *, temperature: float, max_tokens: int, dtype: str = "float32"
+) -> Movement:
+    """Both policies read the same responses once; whole distributions are compared, a micro-batch at a time."""
+    mask = rollouts.mask
+    kept = torch.promote_types(before.dtype, torch.float32)
+    old_logp, old_entropy, new_logp, new_entropy, kl = (torch.zeros(mask.shape, dtype=kept, device=mask.device) for _ in range(5))
+    hidden: Tensor | None = None
+    extent, cost = response_extent(mask), row_cost(rollouts)
+    for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=max_tokens):
+        index = torch.tensor(rows, device=mask.device)
+        width = int(extent[index].max())
+        if width == 0:
+            continue
+        prompts, tokens = [rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width]
+        with precision(before, dtype):
+            logits, states = response_logits(before, prompts, tokens)
+        with precision(after, dtype):
+            new_logits = response_logits(after, prompts, tokens).logits
+        old, new = ((at_least_float32(value) / temperature).log_softmax(-1) for value in (logits, new_logits))
+        if hidden is None:
+            hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
+        hidden[index, :width] = at_least_float32(states)
+        old_logp[index, :width], new_logp[index, :width] = (value.gather(-1, tokens[..., None]).squeeze(-1) for value in (old, new))
+        old_entropy[index, :width], new_entropy[index, :width] = entropy_of(old), entropy_of(new)
+        kl[index, :width] = _divergence(old, new)
+    old_logp, old_entropy, new_logp, new_entropy, kl = (
+        value.where(mask, 0.0) for value in (old_logp, old_entropy, new_logp, new_entropy, kl)
+    )
+    return Movement(TokenEvidence(old_logp, old_entropy, hidden), TokenEvidence(new_logp, new_entropy, None), kl)
+
+
+def _divergence(old: Float[Tensor, "*shape vocab"], new: Float[Tensor, "*shape vocab"]) -> Float[Tensor, "*shape"]:
+    """Sum of p (log p - log q): with q - p, which sums to 0, each summand is at least 0 and little is lost to rounding."""
+    p = old.exp()
+    return (p * (old - new) + (new.exp() - p)).sum(-1).clamp(min=0.0)

@@ -1,0 +1,125 @@
+"""First-order effect of an update: how much a small change of the weights moves the log-prob of every token.
+
+    predicted_t = <grad log pi(o_t), direction>
+
+One forward-mode product per direction gives it for all tokens at once. Where an operation of the model knows no forward
+mode, a central difference does the same with two passes; the answer says which was used.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call, jvp
+from transformers import PreTrainedModel
+
+from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.kernels import token_logp
+from tokencredit.probe.forward import response_extent, response_logits, row_cost
+from tokencredit.types import Rollouts
+
+Direction = Mapping[str, Tensor]
+"""A change for each parameter, by its name in `named_parameters`."""
+
+Method = Literal["jvp", "difference"]
+
+DIFFERENCE_SIZE = 1e-3
+"""Length of the step a difference takes, relative to the length of all weights."""
+
+
+class Prediction(NamedTuple):
+    change: dict[str, Float[Tensor, "seq tok"]]
+    """Of every token's log-prob, per direction; 0 outside the mask."""
+    method: Method
+
+
+class _TokenLogp(torch.nn.Module):
+    """`functional_call` swaps the parameters of a module, so the whole computation has to be one."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float) -> None:
+        super().__init__()
+        self.model, self.temperature = model, temperature
+
+    def forward(self, prompts: list[tuple[int, ...]], tokens: Tensor) -> Tensor:
+        return token_logp(response_logits(self.model, prompts, tokens).logits, tokens, temperature=self.temperature)
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Fused attention knows no forward mode; the plain one does."""
+    before = model.config._attn_implementation or "eager"
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def length_of(direction: Direction) -> float:
+    return float(torch.stack([part.double().square().sum() for part in direction.values()]).sum().sqrt())
+
+
+@torch.no_grad()
+def predicted_change(
+    model: PreTrainedModel,
+    rollouts: Rollouts,
+    directions: Mapping[str, Direction],
+    *,
+    temperature: float,
+    max_tokens: int,
+    method: Method | None = None,
+) -> Prediction:
+    """The first-order change of every response token's log-prob along each direction; `method` None tries jvp first."""
+    if method is None:
+        try:
+            return predicted_change(model, rollouts, directions, temperature=temperature, max_tokens=max_tokens, method="jvp")
+        except (NotImplementedError, RuntimeError) as problem:
+            if not _knows_no_forward_mode(problem):
+                raise
+            method = "difference"
+    known = dict(model.named_parameters())
+    for name, direction in directions.items():
+        if direction.keys() != known.keys():
+            raise ValueError(f"direction {name!r} has {len(direction)} parameters but the model {len(known)}; give one change for each")
+    module = _TokenLogp(model, temperature)
+    weights = {f"model.{name}": value.detach() for name, value in known.items()}
+    mask = rollouts.mask
+    change = {
+        name: torch.zeros(mask.shape, dtype=torch.promote_types(model.dtype, torch.float32), device=mask.device) for name in directions
+    }
+    extent, cost = response_extent(mask), row_cost(rollouts)
+    with eager_attention(model):
+        for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=max_tokens):
+            index = torch.tensor(rows, device=mask.device)
+            width = int(extent[index].max())
+            if width == 0:
+                continue
+            given = ([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width])
+            for name, direction in directions.items():
+                tangent = {f"model.{key}": value.to(weights[f"model.{key}"]) for key, value in direction.items()}
+                found = _forward_mode(module, weights, tangent, given) if method == "jvp" else _difference(module, weights, tangent, given)
+                change[name][index, :width] = found
+    return Prediction({name: value.where(mask, 0.0) for name, value in change.items()}, method)
+
+
+def _knows_no_forward_mode(problem: Exception) -> bool:
+    return "forward AD" in str(problem) or "forward-mode" in str(problem) or "jvp" in str(problem)
+
+
+def _forward_mode(module: _TokenLogp, weights: dict[str, Tensor], tangent: dict[str, Tensor], given: Any) -> Tensor:
+    return jvp(lambda at: functional_call(module, at, given), (weights,), (tangent,))[1]
+
+
+def _difference(module: _TokenLogp, weights: dict[str, Tensor], tangent: dict[str, Tensor], given: Any) -> Tensor:
+    """(f(w + s d) - f(w - s d)) / 2s, with s d of one fixed length: rounding and curvature both stay small."""
+    size = length_of(tangent)
+    if size == 0:
+        return functional_call(module, weights, given) * 0
+    scale = DIFFERENCE_SIZE * length_of(weights) / size
+    after, before = (
+        functional_call(module, {name: value + sign * scale * tangent[name] for name, value in weights.items()}, given) for sign in (1, -1)
+    )
+    return (after - before) / (2 * scale)
