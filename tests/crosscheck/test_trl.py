@@ -14,6 +14,8 @@ from crosscheck.trl_driver import build_trainer, save_model, their_loss, their_s
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.objective import OBJECTIVES, with_correction, with_kl
 from tokencredit.objective.correction import correction_weight
+from tokencredit.rollout_file.formats import convert_rows, format_of
+from tokencredit.rollout_file.load import load
 
 MAX_LENGTH = 11
 CLIP = {"epsilon": 0.2, "epsilon_high": 0.28}
@@ -211,3 +213,20 @@ def test_correction(mode: str, folder: Path) -> None:
         assert difference(wrong, ratio.expand(batch.mask.shape) * batch.mask) > 1e-2
         ours = our_loss(objective, batch, batch.credit, correction=weight)
         losses_agree("loss dapo with correction", ours, their_loss(trainer, batch, batch.credit, ratio=ratio))
+
+
+def test_completions_that_trl_logs_are_read(folder: Path) -> None:
+    """A real training step's file; its advantages follow from the scores that are read from it."""
+    trainer = build_trainer(folder, num_generations=4, log_completions=True, logging_steps=1, max_steps=1, max_completion_length=4)
+    trainer.reward_funcs = [lambda completions, **_: [None, 0.0, 0.25, 1.0]]
+    trainer.train()
+    loaded = load(folder / "run" / "completions" / "completions_00001.parquet")
+    assert (format_of(loaded), loaded.step) == ("trl", 1)
+    rows = convert_rows(loaded, "trl").rows
+    assert [row["prompt"] for row in rows] == ["a"] * 4
+    assert [row["response"] for row in rows] == list(trainer._logs["completion"])
+    score, logged = (torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in ("score", "advantage"))
+    assert score[1:].tolist() == [0.0, 0.25, 1.0]
+    assert bool(score[0].isnan())
+    inputs = AdvantageInputs(score, torch.zeros(4, dtype=torch.long))
+    agree("advantage from logged completions", ADVANTAGES["grpo"](inputs, {}, preset="trl").advantage, logged)

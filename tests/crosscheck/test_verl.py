@@ -1,5 +1,11 @@
 """Our mathematics against verl's own functions (verl.trainer.ppo), run as they are."""
 
+import ast
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +25,8 @@ from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.batching.denominator import step_denominator
 from tokencredit.objective import OBJECTIVES, kl_estimate, token_weight, with_correction
 from tokencredit.objective.correction import correction_weight
+from tokencredit.rollout_file.formats import convert_rows, format_of
+from tokencredit.rollout_file.load import load
 
 CONSTANT_LENGTH = 7
 AGGREGATIONS = {"token-mean": "token-mean", "seq-mean-token-mean": "sequence-mean", "seq-mean-token-sum-norm": "constant"}
@@ -335,3 +343,27 @@ def test_kl_estimators(estimator: str) -> None:
         ours, theirs = kl_estimate(logp, batch.reference_logp, kind=estimator), kl_penalty(logp, batch.reference_logp, estimator)
         agree(f"kl {estimator}", ours.detach(), theirs.detach())
         agree(f"kl {estimator}", torch.autograd.grad(ours.sum(), logp)[0], torch.autograd.grad(theirs.sum(), logp)[0])
+
+
+def verls_writer() -> Callable[..., None]:
+    """The function that dumps generations, taken from the trainer's source: its module would load Ray and a rollout server."""
+    source = Path(str(importlib.util.find_spec("verl.trainer.ppo").origin)).with_name("ray_trainer.py").read_text()
+    trainer = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "RayPPOTrainer")
+    writer = next(node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == "_write_generations")
+    writer.decorator_list = []
+    names: dict[str, Any] = {"os": os, "json": json}
+    exec(compile(ast.Module([writer], []), "ray_trainer.py", "exec"), names)
+    return names["_write_generations"]
+
+
+def test_generations_that_verl_dumps_are_read(tmp_path: Path) -> None:
+    prompts, responses = ["user\n1+1", "user\n1+1", "é\u2028"], ["2", "", 'x\r\n"🙂"']
+    scores, extras = [1.0, float("nan"), 0.5], {"acc": [True, False, True], "short": [1]}
+    verls_writer()(prompts, responses, ["2", ["2", "two"], None], scores, extras, str(tmp_path), 7)
+    loaded = load(tmp_path / "7.jsonl")
+    assert (format_of(loaded), loaded.step) == ("verl", 7)
+    rows = convert_rows(loaded, "verl").rows
+    assert [(row["prompt"], row["response"]) for row in rows] == list(zip(prompts, responses, strict=True))
+    assert [row["answer"] for row in rows] == ["2", '["2", "two"]', None]
+    assert [row["score"] for row in rows[::2]] == [1.0, 0.5]
+    assert rows[1]["score"] != rows[1]["score"]

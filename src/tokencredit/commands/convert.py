@@ -1,0 +1,68 @@
+"""`tokencredit convert`: what TRL or verl logged -> a rollout file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from tokencredit.bases import model_folder
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.rollout_file.chat import Render, chat_renderer
+from tokencredit.rollout_file.formats import convert_rows, format_of
+from tokencredit.rollout_file.load import load
+from tokencredit.rollout_file.write import check_out, write_rows
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """Turn rollouts logged by TRL (completions_*.parquet) or verl ({step}.jsonl) into one rollout file."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Logged files, one or several."""
+    out: Path
+    """The rollout file, .parquet or .jsonl."""
+    origin: Annotated[Literal["auto", "trl", "verl"], tyro.conf.arg(name="from")] = "auto"
+    """Whose files these are; auto tells by their columns."""
+    score: str | None = None
+    """Column that holds the score; `sum` adds TRL's reward columns."""
+    model: str | None = None
+    """Folder of the model whose chat template joins chat messages."""
+    force: bool = False
+    """Overwrite the output."""
+
+
+def _renderer(name: str) -> Render:
+    from transformers import AutoTokenizer
+
+    folder = model_folder(name)
+    try:
+        return chat_renderer(AutoTokenizer.from_pretrained(folder))
+    except (OSError, ValueError, KeyError) as problem:
+        raise ConfigError(f"model folder {folder} holds no tokenizer that can be loaded: {problem}") from None
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ConvertOptions, args=list(arguments), prog="tokencredit convert")
+    if not options.files:
+        raise ConfigError("no file to convert; give the files that TRL or verl logged")
+    check_out(options.out, force=options.force)
+    render = None if options.model is None else _renderer(options.model)
+    rows: list[dict[str, Any]] = []
+    notes: dict[str, None] = {}
+    for path in options.files:
+        loaded = load(path, step="all")
+        kind = format_of(loaded) if options.origin == "auto" else options.origin
+        if kind == "tokencredit":
+            raise ConfigError(f"{path} is a rollout file already; there is nothing to convert")
+        found = convert_rows(loaded, kind, score=options.score, render=render)
+        rows += found.rows
+        notes |= dict.fromkeys(found.notes)
+    write_rows(options.out, rows, force=options.force)
+    for note in notes:
+        print(note)
+    groups = {(row["step"], row["prompt"]) for row in rows}
+    ungraded = sum(row["score"] != row["score"] for row in rows)
+    print(f"{len(rows)} responses in {len(groups)} groups, {ungraded} not graded, written to {options.out}")
+    return EXIT_OK

@@ -1,0 +1,116 @@
+"""`tokencredit credit`: a file of rollouts in, one number per token out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from tokencredit.bases import model_folder
+from tokencredit.commands.flags import check_recipe_agrees
+from tokencredit.compose import read_toml, resolve
+from tokencredit.config import TrainConfig
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.rollout_file.write import check_out, write_columns
+
+Layer = Mapping[str, Any]
+
+UNTIL_READ: Layer = {"sampling": {"group_size": 2}, "optimizer": {"steps_per_batch": 1, "max_tokens": 10**9}}
+"""The data decides these; before it is read no rule about them may speak."""
+
+
+@dataclass(frozen=True)
+class CreditOptions:
+    """Assign credit to stored rollouts through the stages of a recipe, as in training; see docs/rollout-files.md."""
+
+    rollouts: Annotated[Path, tyro.conf.Positional]
+    """A rollout file, TRL's completions_*.parquet, or verl's {step}.jsonl."""
+    configs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Config files (.toml), laid over each other left to right."""
+    recipe: str | None = None
+    """Named choice of stages; default that of the config files, else delta."""
+    model: str | None = None
+    """A shipped base or a folder with the model that wrote the rollouts; default that of the config files, else none."""
+    step: int | None = None
+    """Which step of a file that holds several."""
+    out: Path | None = None
+    """Where to write one row per token, .parquet or .jsonl; without it only the summary is printed."""
+    force: bool = False
+    """Overwrite the output."""
+
+
+def config_layers(paths: Sequence[Path], *, recipe: str | None, model: str | None) -> list[Layer]:
+    """Config files from left to right, then what the flags say."""
+    for path in paths:
+        if path.suffix != ".toml":
+            raise ConfigError(f"{path} is no config file (.toml); one rollout file is read at a time")
+    layers: list[Layer] = [read_toml(path) for path in paths]
+    for path, layer in zip(paths, layers, strict=True):
+        check_recipe_agrees(str(path), layer, recipe)
+    given = {"recipe": recipe, "model": model}
+    return [*layers, {name: value for name, value in given.items() if value is not None}]
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = tyro.cli(CreditOptions, args=list(arguments), prog="tokencredit credit")
+    layers = config_layers(options.configs, recipe=options.recipe, model=options.model)
+    model = next((layer["model"] for layer in reversed(layers) if "model" in layer), None)
+    draft = resolve([*layers, UNTIL_READ])
+    if model is not None:
+        model_folder(model)
+    if options.out is not None:
+        check_out(options.out, force=options.force)
+    columns, notes = _credit(options, layers, model, draft)
+    if options.out is not None:
+        write_columns(options.out, columns, force=options.force)
+    for line in (*notes, *_summary(columns)):
+        print(line)
+    print(f"written to {options.out}" if options.out is not None else "give --out FILE to keep one row per token")
+    return EXIT_OK
+
+
+def _credit(
+    options: CreditOptions, layers: list[Layer], model: str | None, draft: TrainConfig
+) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """The token table, and what was taken for granted. Everything that needs torch is loaded from here on."""
+    from tokencredit.engine.local.offline import credit_stored, credit_without_model, offline_config, offline_notes
+    from tokencredit.engine.local.offline_table import offline_columns
+    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+    from tokencredit.rollout_file.read import read_rollouts
+
+    policy = None if model is None else load_policy(model, device=choose_device(draft.device), dtype=draft.dtype)
+    if policy is not None:
+        set_threads(draft.threads, policy.model)
+    stored = read_rollouts(options.rollouts, policy, step=options.step)
+    config = offline_config(stored, layers)
+    found = credit_without_model(stored, config) if policy is None else credit_stored(policy, stored, config).credited
+    return offline_columns(stored, found, policy), (*stored.notes, *offline_notes(config))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def _summary(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """How much credit either side receives, coefficients by class, and how far the log-probs and advantages in the file differ."""
+    credit, advantage = columns["credit"], columns["advantage"]
+    lines = [f"{len(credit):,} tokens of {len(set(columns['row']))} responses in {len(set(columns['group']))} groups"]
+    for name, sign in (("positive", 1), ("negative", -1), ("neither", 0)):
+        sizes = [abs(value) for value, worth in zip(credit, advantage, strict=True) if (worth > 0) - (worth < 0) == sign]
+        if sizes:
+            lines.append(f"  {name} advantage: {len(sizes):,} tokens, mean |credit| {_mean(sizes):.4g}")
+    by_class: dict[str, list[float]] = {}
+    for label, coefficient in zip(columns["token_class"], columns["coefficient"], strict=True):
+        if coefficient is not None:
+            by_class.setdefault(label or "tokens", []).append(coefficient)
+    for label, values in by_class.items():
+        lines.append(f"  coefficient of {label}: {min(values):.4g} to {max(values):.4g}, mean {_mean(values):.4g}")
+    for here, there, what in (
+        ("logp", "behavior_logp", "log-prob of a token by the model and by the sampler"),
+        ("advantage", "given_advantage", "advantage here and in the file"),
+    ):
+        gaps = [abs(a - b) for a, b in zip(columns[here], columns[there], strict=True) if None not in (a, b) and a == a and b == b]
+        if gaps:
+            lines.append(f"  {what} differ by {_mean(gaps):.2g} on average, {max(gaps):.2g} at most")
+    return lines

@@ -1,0 +1,170 @@
+"""Credit for rollouts that another trainer sampled: the same stages as in training, started without memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.advantage import AdvantageInputs
+from tokencredit.build import needed_evidence
+from tokencredit.compose import overlay, resolve
+from tokencredit.config import Optimizer, TrainConfig
+from tokencredit.credit import CreditInputs
+from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.policy import Policy
+from tokencredit.errors import ConfigError
+from tokencredit.probe.forward import TokenEvidence, row_cost
+from tokencredit.recipes import RECIPES
+from tokencredit.rollout_file.read import StoredRollouts
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import keeps_queries
+from tokencredit.types import Credited, Rollouts, Scored
+
+MUST_SAMPLE = {
+    "revisions": "asks the policy to revise failed responses",
+    "prefix-values": "continues responses from the middle",
+    "greedy-scores": "compares with the policy's greedy response",
+}
+NEEDS_A_MODEL = {
+    ("credit", "delta"): "compares hidden states",
+    ("credit", "forking"): "goes by the entropy of every token",
+    ("credit", "ktae"): "leaves out the end token, which only the model's folder names",
+    ("advantage", "fade"): "follows the mean entropy of the batch",
+}
+"""Choices that tokens, sampler log-probs and scores are not enough for."""
+
+
+class OfflineBatch(NamedTuple):
+    credited: Credited
+    evidence: TokenEvidence
+    pipeline: Pipeline
+
+
+class TokenCredit(NamedTuple):
+    """What can be said of every token without a model: no log-prob of its own, and no entropy."""
+
+    scored: Scored
+    advantage: Float[Tensor, " seq"]
+    coefficient: Float[Tensor, "seq tok"] | None
+    credit: Float[Tensor, "seq tok"]
+
+
+def offline_config(stored: StoredRollouts, layers: Sequence[Mapping[str, Any]]) -> TrainConfig:
+    """The layers, with prompts and group size from the data, and what they leave open fitted to it.
+
+    The length limit is the layers', which must hold for the data, or else the longest response. Where no response was cut
+    that is a guess, so a recipe's overlong penalty, which goes by it, is left out (`offline_notes` says so).
+    """
+    rollouts = stored.rollouts
+    sizes = torch.bincount(rollouts.group)
+    longest = int(rollouts.mask.sum(-1).max())
+    asked: dict[str, Any] = {}
+    for layer in layers:
+        asked = overlay(asked, layer)
+    named = asked.get("sampling", {}).get("max_new_tokens")
+    limit = longest if named is None else named
+    if isinstance(limit, int) and limit < longest:
+        raise ConfigError(f"sampling.max_new_tokens is {limit} but a response in the file has {longest} tokens; give at least that")
+    measured: dict[str, Any] = {"sampling": {"prompts": len(sizes), "group_size": int(sizes.max()), "max_new_tokens": limit}}
+    budget = max(Optimizer().max_tokens, max(row_cost(rollouts)), limit + 1 if isinstance(limit, int) else 0)
+
+    def fitted(steps: int) -> TrainConfig:
+        return resolve([{"optimizer": {"steps_per_batch": steps, "max_tokens": budget}}, asked, measured])
+
+    chosen = fitted(1)
+    if chosen.shape.type == "overlong" and named is None and bool(rollouts.finished.all()):
+        if "shape" in asked:
+            raise ConfigError("shape 'overlong' goes by the length limit, but no response in the file was cut; set sampling.max_new_tokens")
+        measured["shape"] = {"type": "none"}
+    parts = len(sizes) if keeps_queries(chosen.batching) else len(rollouts.prompts)
+    parts = int(sizes.max()) if chosen.batching.type == "stratified" else parts
+    return fitted(min(Optimizer().steps_per_batch, parts))
+
+
+def offline_notes(config: TrainConfig) -> tuple[str, ...]:
+    """What `offline_config` left out of a recipe, in words."""
+    if RECIPES[config.recipe].recipe.shape.type != "overlong" or config.shape.type != "none":
+        return ()
+    return (
+        f"the overlong penalty of recipe {config.recipe!r} is left out: the length limit is not known where no response was cut; "
+        "name it as sampling.max_new_tokens in a config file",
+    )
+
+
+def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> OfflineBatch:
+    """Score every token with the policy, then reward, advantage and credit as in training, ready for `pipeline.plan`.
+
+    Without sampler log-probs in the file the policy's own take their place: rollouts are taken to be on-policy.
+    """
+    check_offline(config, stored)
+    pipeline = Pipeline(config)
+    rollouts = _moved(stored.rollouts, policy.device)
+    pipeline.check_budget(rollouts)
+    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
+    if not stored.logp_known:
+        rollouts = replace(rollouts, behavior_logp=evidence.logp)
+    scored = pipeline.shape_reward(rollouts, stored.score.to(evidence.logp), evidence.logp, None)
+    credited = pipeline.credit_tokens(policy, scored, evidence, None, StageState(), seed=_seed(config, stored)).credited
+    return OfflineBatch(credited, evidence, pipeline)
+
+
+def credit_without_model(stored: StoredRollouts, config: TrainConfig) -> TokenCredit:
+    """Reward, advantage and credit from scores, tokens and sampler log-probs alone, for recipes that need no more."""
+    check_offline(config, stored)
+    if not stored.logp_known:
+        raise ConfigError("the file has no logp, so a model must score its tokens; give --model DIR")
+    if (why := why_a_model(config)) is not None:
+        raise ConfigError(f"{why}; give --model DIR")
+    pipeline, rollouts = Pipeline(config), stored.rollouts
+    scored = pipeline.shape_reward(rollouts, stored.score, rollouts.behavior_logp, None)
+    length = rollouts.loss_mask.sum(-1)
+    compared = pipeline.advantage(AdvantageInputs(scored.reward, rollouts.group, length=length, score=scored.score), {})
+    advantage = compared.advantage.where(scored.graded, 0.0)
+    logp = rollouts.behavior_logp.where(rollouts.loss_mask, 0.0)
+    assigned = pipeline.credit.assign(
+        CreditInputs(
+            advantage=advantage,
+            mask=rollouts.loss_mask,
+            group=rollouts.group,
+            tokens=rollouts.tokens,
+            logp=logp,
+            entropy=torch.full_like(logp, torch.nan),
+            seed=_seed(config, stored),
+            score=scored.score,
+        ),
+        {},
+    )
+    return TokenCredit(scored, advantage, assigned.coefficient, assigned.credit)
+
+
+def why_a_model(config: TrainConfig) -> str | None:
+    """Why credit cannot be assigned without a model, or None."""
+    for (stage, kind), why in NEEDS_A_MODEL.items():
+        if getattr(config, stage).type == kind:
+            return f"{stage} {kind!r} {why}"
+    return "correction compares the model's log-probs with the sampler's" if config.correction.kind != "none" else None
+
+
+def check_offline(config: TrainConfig, stored: StoredRollouts) -> None:
+    """Refuse what a file of rollouts cannot give."""
+    for need in sorted(needed_evidence(config) - {"hidden"}):
+        raise ConfigError(f"recipe {config.recipe!r} {MUST_SAMPLE[need]}, so it cannot credit rollouts from a file; use it in training")
+    if config.kl.beta > 0:
+        raise ConfigError(f"kl.beta is {config.kl.beta:g} but a rollout file comes without a reference policy; set kl.beta to 0")
+    if config.correction.kind != "none" and not stored.logp_known:
+        raise ConfigError(
+            f"correction.kind is {config.correction.kind!r} but the file has no logp of the sampler to correct for; use 'none'"
+        )
+
+
+def _seed(config: TrainConfig, stored: StoredRollouts) -> int:
+    """That of the training step, counted from 1 in a run's files."""
+    return derive_seed(config.seed, "credit", (stored.step or 1) - 1)
+
+
+def _moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
+    tensors = {name: getattr(rollouts, name).to(device) for name in ("tokens", "mask", "group", "behavior_logp", "finished")}
+    return replace(rollouts, **tensors)

@@ -1,0 +1,127 @@
+"""One cell of a rollout file: what it must hold, or an error that names file, row and column."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from tokencredit.errors import ConfigError
+
+COLUMNS = (
+    "step", "group", "prompt", "prompt_ids", "response", "response_ids", "score", "reward", "advantage", "logp", "mask", "finished",
+    "token_class", "answer",
+)  # fmt: skip
+"""Every column of a rollout file, in the order they are written; docs/rollout-files.md says what each holds."""
+
+Item = TypeVar("Item")
+
+
+class Place(NamedTuple):
+    """A row of a file, counted from 1; of JSON lines it is the line."""
+
+    file: Path
+    row: int
+
+    def wrong(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.file}, row {self.row}: {why}")
+
+
+def shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def whole_number(value: Any) -> int | None:
+    """None for what is not one. pandas writes integers beside missing values as floats."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def number(place: Place, cells: Mapping[str, Any], column: str) -> float:
+    """NaN where nothing is given; true and false are 1 and 0."""
+    value = cells.get(column)
+    if is_missing(value):
+        return math.nan
+    if not isinstance(value, int | float) or abs(value) == math.inf:
+        raise place.wrong(f"{column} is {shortened(value)}; give a finite number, or null for what is not known")
+    return float(value)
+
+
+def text(place: Place, cells: Mapping[str, Any], column: str) -> str | None:
+    value = cells.get(column)
+    if value is not None and not isinstance(value, str):
+        why = "; chat messages are joined by `tokencredit convert --model DIR`" if isinstance(value, list) else ""
+        raise place.wrong(f"{column} is {shortened(value)}; give text{why}")
+    if value is not None and any("\ud800" <= character <= "\udfff" for character in value):
+        raise place.wrong(f"{column} is {ascii(value)[:60]}, half of a character pair stands alone in it; give whole characters")
+    return value
+
+
+def _items(
+    place: Place, cells: Mapping[str, Any], column: str, read: Callable[[Any], Item | None], what: str, length: int | None
+) -> tuple[Item, ...] | None:
+    values = cells.get(column)
+    if values is None:
+        return None
+    if not isinstance(values, list):
+        raise place.wrong(f"{column} is {shortened(values)}; give a list of {what}")
+    found = [read(value) for value in values]
+    for index, item in enumerate(found):
+        if item is None:
+            raise place.wrong(f"{column} holds {shortened(values[index])} at place {index + 1}; give a list of {what}")
+    if length is not None and len(found) != length:
+        raise place.wrong(f"{column} holds {len(found)} {what} but the response has {length} tokens; give one for each token")
+    return tuple(item for item in found if item is not None)
+
+
+def token_ids(place: Place, cells: Mapping[str, Any], column: str) -> tuple[int, ...] | None:
+    return _items(
+        place, cells, column, lambda value: None if (whole := whole_number(value)) is None or whole < 0 else whole, "token ids", None
+    )
+
+
+def log_probs(place: Place, cells: Mapping[str, Any], column: str, length: int) -> tuple[float, ...] | None:
+    """NaN where the sampler could not score a token."""
+
+    def read(value: Any) -> float | None:
+        if is_missing(value):
+            return math.nan
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value <= 1e-3
+        return float(value) if usable else None
+
+    return _items(place, cells, column, read, "log-probs (finite and at most 0, or null)", length)
+
+
+def switches(place: Place, cells: Mapping[str, Any], column: str, length: int) -> tuple[bool, ...] | None:
+    """0 and 1 are taken too: trainers keep masks as numbers."""
+
+    def read(value: Any) -> bool | None:
+        return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+
+    return _items(place, cells, column, read, "true or false", length)
+
+
+def words(place: Place, cells: Mapping[str, Any], column: str, length: int) -> tuple[str, ...] | None:
+    return _items(place, cells, column, lambda value: value if isinstance(value, str) else None, "words", length)
+
+
+def switch(place: Place, cells: Mapping[str, Any], column: str) -> bool | None:
+    value = cells.get(column)
+    if is_missing(value):
+        return None
+    if value not in (0, 1):
+        raise place.wrong(f"{column} is {shortened(value)}; give true or false")
+    return bool(value)
+
+
+def group_name(place: Place, cells: Mapping[str, Any], column: str) -> str:
+    value = cells.get(column)
+    whole = whole_number(value)
+    if not isinstance(value, str) and whole is None:
+        raise place.wrong(f"{column} is {shortened(value)}; give a string or a whole number, the same for responses to one prompt")
+    return str(value) if whole is None else str(whole)

@@ -1,0 +1,40 @@
+"""verl's {step}.jsonl of logged generations: input, output, gts, score, step, and what the reward function adds."""
+
+import json
+from typing import Any
+
+from tokencredit.errors import ConfigError
+from tokencredit.rollout_file.cells import number, text
+from tokencredit.rollout_file.converted import Converted
+from tokencredit.rollout_file.load import Loaded
+
+MARKS = frozenset({"input", "output", "score"})
+NOTE = (
+    "verl logs text without special tokens: the end token and the marks of a chat template are lost, every response is taken as "
+    "finished, and text is encoded anew"
+)
+
+
+def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
+    column = score or "score"
+    if column not in loaded.columns:
+        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {', '.join(loaded.columns)}")
+    rows: list[dict[str, Any]] = []
+    for place, row in zip(loaded.places, loaded.rows, strict=True):
+        prompt, response = text(place, row, "input"), text(place, row, "output")
+        if prompt is None or response is None:
+            raise place.wrong(f"{'input' if prompt is None else 'output'} is missing; verl writes both as text")
+        rows.append(
+            {
+                "step": row.get("step"),
+                "prompt": prompt,
+                "response": response,
+                "score": number(place, row, column),
+                "answer": _answer(row.get("gts")),
+            }
+        )
+    return Converted(rows, (NOTE,) if score is None else (NOTE, f"score is {column}"))
+
+
+def _answer(truth: Any) -> str | None:
+    return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)

@@ -1,0 +1,48 @@
+"""Rollout files, and what a command may write where."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokencredit.errors import ConfigError
+from tokencredit.rollout_file.cells import COLUMNS
+from tokencredit.tables import write_table
+
+SUFFIXES = (".parquet", ".jsonl")
+
+
+def check_out(path: Path, *, force: bool) -> None:
+    """Refuse, before any work is done, a file that could not or must not be written."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"out {path} ends in {path.suffix or 'nothing'!r}; it must end in {' or '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise ConfigError(f"out {path} is a folder; give a file")
+    if path.exists() and not force:
+        raise ConfigError(f"out {path} exists; name another file, or overwrite it with --force")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"out {path} lies in no folder: {path.absolute().parent} does not exist")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"out {path} cannot be made: {path.absolute().parent} is not writable")
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
+    """Rows of a rollout file. A column that some rows lack is null there."""
+    if not rows:
+        raise ValueError(f"there are no responses to write to {path}")
+    used = {column for row in rows for column in row}
+    if unknown := used - set(COLUMNS):
+        raise ValueError(f"{', '.join(sorted(unknown))} is no column of a rollout file; those are {', '.join(COLUMNS)}")
+    columns = {column: [row.get(column) for row in rows] for column in COLUMNS if column in used}
+    groups = columns.get("group", [])
+    if any(isinstance(value, str) for value in groups):
+        columns["group"] = [None if value is None else str(value) for value in groups]
+    write_columns(path, columns, force=force)
+
+
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]], *, force: bool = False) -> None:
+    check_out(path, force=force)
+    try:
+        write_table(path, columns)
+    except OSError as problem:
+        raise ConfigError(f"out {path} cannot be written: {problem.strerror or problem}") from None
