@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit test-engines bench clean
+.PHONY: demo test lint types layers unit browser test-engines bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,7 +17,7 @@ BIN := .venv/bin
 demo: .venv/base
 	$(BIN)/tokencredit train
 
-test: lint types layers unit
+test: lint types layers unit browser
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -31,14 +31,23 @@ layers: .venv/dev
 
 # One thread per worker: tiny models crawl when two OpenMP threads spin for the same core.
 # Oracles run with every annotated axis checked; the rest without, because bad input must meet our own words.
-MATHEMATICS := masked kernels shape advantage credit objective batching
+MATHEMATICS := masked kernels shape advantage credit objective batching diagnose
 comma := ,
 empty :=
 space := $(empty) $(empty)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
 unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle --ignore tests/browser
+
+# The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+browser: .venv/dev
+ifeq ($(strip $(CHROMIUM)),)
+	@echo "browser tests were NOT run: no Chromium was found (install Debian's package chromium, or set CHROMIUM)"
+else
+	OMP_NUM_THREADS=1 CHROMIUM=$(CHROMIUM) $(BIN)/python -m pytest -n auto tests/browser
+endif
 
 # TRL and verl live in environments of their own: they cannot share one, and neither is ever a base dependency.
 .venv-trl/ready: pyproject.toml

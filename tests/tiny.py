@@ -78,13 +78,15 @@ def made_up_credit(rollouts: Rollouts, seed: int = 0, dtype: torch.dtype = torch
     )
 
 
-def plan_for(credited: Credited, max_tokens: int = 40, aggregation: Aggregation = "token-mean", **choice: object) -> StepPlan:
-    """Two optimizer steps over made-up responses."""
+def plan_for(
+    credited: Credited, max_tokens: int = 40, aggregation: Aggregation = "token-mean", optimizer_steps: int = 2, **choice: object
+) -> StepPlan:
+    """Optimizer steps over made-up responses."""
     rollouts = credited.rollouts
     return make_plan(
         rollouts.loss_mask.sum(-1),
         rollouts.group,
-        optimizer_steps=2,
+        optimizer_steps=optimizer_steps,
         max_tokens=max_tokens,
         seed=5,
         aggregation=aggregation,

@@ -90,7 +90,7 @@ class Diagnose(Frozen):
     def _pays_for_one_token(self) -> "Diagnose":
         if 0 < self.value_budget < 2 * self.value_continuations:
             raise ValueError(
-                f"value_budget is {self.value_budget} but one token takes 2 x {self.value_continuations} continuations; give at least that, or 0"
+                f"value_budget is {self.value_budget} but one token takes 2 x {self.value_continuations} continuations; give that many or 0"
             )
         return self
 

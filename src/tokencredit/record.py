@@ -7,11 +7,12 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from tokencredit.errors import ConfigError
+from tokencredit.tables import best_suffix, write_table
 
 PACKAGES = ("tokencredit", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "tyro", "rich")
 
@@ -88,35 +89,19 @@ class RunFolder:
     def write_tokens(self, step: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """One row per token."""
         _check_columns("token", columns, TOKEN_COLUMNS)
-        write_columns(self.path / "tokens" / f"step-{step:06}", columns)
+        write_table(self.path / "tokens" / f"step-{step:06}{best_suffix()}", columns)
 
     def write_findings(self, step: int, findings: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
         """What a look at this training step found, in words and numbers, and the evidence for every token."""
         _check_columns("evidence", columns, EVIDENCE_COLUMNS)
         (self.path / "findings").mkdir(exist_ok=True)
-        write_columns(self.path / "findings" / f"step-{step:06}", columns)
+        write_table(self.path / "findings" / f"step-{step:06}{best_suffix()}", columns)
         self.write_json(f"findings/step-{step:06}.json", findings)
 
 
 def _check_columns(what: str, columns: Mapping[str, Sequence[Any]], expected: tuple[str, ...]) -> None:
     if tuple(columns) != expected:
         raise ValueError(f"{what} columns are {tuple(columns)}; they must be {expected}")
-
-
-def write_columns(stem: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """A table as Parquet, or as JSON lines where pyarrow is not installed; whole or not at all."""
-    if util.find_spec("pyarrow") is None:
-        rows = zip(*columns.values(), strict=True)
-        partial = stem.with_suffix(".jsonl.partial")
-        partial.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows), encoding="utf-8")
-        partial.replace(stem.with_suffix(".jsonl"))
-        return
-    import pyarrow
-    from pyarrow import parquet
-
-    partial = stem.with_suffix(".parquet.partial")
-    parquet.write_table(pyarrow.table(dict(columns)), partial, compression="zstd")
-    partial.replace(stem.with_suffix(".parquet"))
 
 
 def describe_environment() -> dict[str, Any]:

@@ -34,6 +34,8 @@ class TrainOptions:
     """If the run folder exists: take a new numbered one beside it, or stop."""
     resume: Path | None = None
     """Continue the run in this folder from its last checkpoint; takes no other flag."""
+    report: bool = True
+    """Write report.html into the run folder at the end."""
     dry_run: bool = False
     """Print the resolved configuration and stop."""
 
@@ -78,7 +80,7 @@ def _files_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return files, flags
 
 
-def _check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None) -> None:
+def check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None) -> None:
     """A file that spells out stages (a run's own config.toml does) would keep them under another recipe's name."""
     spelled_out = [stage for stage in STAGES if stage in layer]
     if recipe is not None and layer.get("recipe", recipe) != recipe and spelled_out:
@@ -94,7 +96,7 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     layers = [read_toml(Path(name)) for name in files]
     chosen = chosen_types(flags)
     for name, layer in zip(files, layers, strict=True):
-        _check_recipe_agrees(name, layer, chosen.get("recipe"))
+        check_recipe_agrees(name, layer, chosen.get("recipe"))
     config = resolve([*layers, chosen])
     try:
         return tyro.cli(

@@ -23,12 +23,12 @@ def _check_creatable(path: Path) -> None:
         raise ConfigError(f"out {path} cannot be made: {ancestor} is not writable")
 
 
-def choose_folder(out: Path | None, *, recipe: str, exists: str) -> Path:
-    """A folder that is not there yet. Decides only; nothing is written."""
-    path = _numbered(Path("runs"), recipe) if out is None else out
+def choose_folder(out: Path | None, *, recipe: str, exists: str, parent: str = "runs") -> Path:
+    """A folder that is not there yet, numbered below `parent` unless named. Decides only; nothing is written."""
+    path = _numbered(Path(parent), recipe) if out is None else out
     _check_creatable(path)
     if not path.exists() or not any(path.iterdir()):
         return path
     if exists == "fail":
-        raise ConfigError(f"out {path} exists and is not empty; name another folder, or let --exists new number one")
+        raise ConfigError(f"out {path} exists and is not empty; name another folder")
     return next(fresh for number in itertools.count(2) if not (fresh := path.with_name(f"{path.name}-{number}")).exists())

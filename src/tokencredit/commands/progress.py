@@ -1,6 +1,6 @@
 """What a person sees of a run: a live line and a row per evaluation in a terminal, plain lines elsewhere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,19 @@ def make_progress(config: TrainConfig, folder: Path) -> Iterator[RunProgress]:
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[line]}"), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         yield RunProgress(config, folder, console, bar)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work of known length, seen in a terminal only; whoever works tells how much is done."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(what), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownResponse]) -> None:

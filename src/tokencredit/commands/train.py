@@ -1,5 +1,6 @@
 """`tokencredit train`: flags in, a run folder and a few words out."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,4 +51,18 @@ def _train(options: TrainOptions, folder: Path) -> int:
         print(f"Stopped. Continue with: tokencredit train --resume {folder}")
         return stop.exit_code
     print_summary(outcome.result, folder, showcase(options.config, outcome.policy, outcome.task, outcome.state))
+    if options.report:
+        _write_report(folder)
     return EXIT_OK
+
+
+def _write_report(folder: Path) -> None:
+    """A finished run is not a failure because its page could not be written."""
+    from tokencredit.report import write_report
+
+    try:
+        write_report([folder], folder / "report.html")
+    except (ConfigError, OSError) as problem:
+        print(f"The report could not be written: {problem}\nTry again with: tokencredit report {folder}", file=sys.stderr)
+        return
+    print(f"Report: {folder / 'report.html'}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokencredit.diagnose.evidence import class_parts, evidence, on_cpu
 from tokencredit.diagnose.summary import mean_where
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import percent
+from tokencredit.diagnose.words import count, percent
 from tokencredit.types import Finding, TableRow
 
 LISTED_BY_MASS = 20
@@ -126,15 +126,15 @@ def _vocabulary_tables(table: TokenTable, sides: Float[Tensor, "2 tok"]) -> dict
 
 
 def _note(overall: dict[str, float]) -> str:
+    tokens, lost = count(int(overall["tokens"]), "token"), overall["lost_mass"]
     if overall["mass"] != overall["mass"]:
-        return f"Nothing was pushed at any of {overall['tokens']} tokens, so there was nothing to cancel."
+        return f"Neither side pushes any of {tokens}, so there is nothing to cancel."
     start = (
-        f"Over the whole batch {percent(overall['mass'])} of what the two sides do to {overall['tokens']} tokens cancels "
-        f"(mean of tokens {percent(overall['mean'])})."
+        f"Over the whole batch {percent(overall['mass'])} of what the two sides do to {tokens} cancels (mean {percent(overall['mean'])})."
     )
-    if overall["lost_mass"] != overall["lost_mass"]:
+    if lost != lost:
         return f"{start} No token can be compared with its own optimizer step."
     return (
-        f"{start} Within their own optimizer steps {percent(overall['mini_mass'])} cancels; "
-        f"by splitting {100 * overall['lost_mass']:.1f} points are lost over {overall['mini_tokens']} tokens."
+        f"{start} Within the optimizer step of their own {percent(overall['mini_mass'])} cancels: over "
+        f"{count(int(overall['mini_tokens']), 'token')} splitting {'takes away' if lost >= 0 else 'adds'} {abs(100 * lost):.1f} points."
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tokencredit.diagnose.evidence import evidence, on_cpu
 from tokencredit.diagnose.table import TokenTable
+from tokencredit.diagnose.words import count
 from tokencredit.types import Finding, TableRow
 
 
@@ -28,7 +29,7 @@ class _Pair(NamedTuple):
 
 
 def drift(table: TokenTable, change: Float[Tensor, " tok"], *, source: str = "batch") -> Finding:
-    """Change of log(pi(y_a) / pi(y_b)) over pairs of different responses to one prompt; `source` says in a word where they come from.
+    """Change of log(pi(y_a) / pi(y_b)) over pairs of different responses to one prompt; `source` names where they come from.
 
         log pi(y) moves by the sum of its tokens' changes;  equal score: mean |move| and root mean square
         unequal score, better minus worse: mean (signed: the wanted movement), mean |move|, root mean square
@@ -54,7 +55,7 @@ def drift(table: TokenTable, change: Float[Tensor, " tok"], *, source: str = "ba
     scores = sorted({pair.score for pair in pairs if pair.score is not None})
     by_score: list[TableRow] = [{"score": score, **_moved([pair for pair in equal if pair.score == score])} for score in scores]
     return Finding(
-        name="drift",
+        name="drift" if source == "batch" else f"drift-{source}",
         note=_note(source, numbers),
         numbers=numbers,
         tables={
@@ -110,15 +111,17 @@ def _group_row(group: int, siblings: list[_Response]) -> TableRow:
 
 def _note(source: str, numbers: dict[str, float]) -> str:
     equal, unequal = int(numbers["equal/pairs"]), int(numbers["unequal/pairs"])
-    start = (
-        f"In {equal} pairs of different, equally scored responses to one prompt (from the {source}) "
-        f"the log-odds moved by {numbers['equal/absolute']:.4f} nats on average."
-        if equal
-        else f"No two different, equally scored responses to one prompt (from the {source}), so drift could not be told."
-    )
+    start = f"Among {source} responses, "
+    if equal:
+        start += (
+            f"{count(equal, 'pair')} of different, equally scored ones to one prompt: "
+            f"log-odds moved by {numbers['equal/absolute']:.4f} nats on average."
+        )
+    else:
+        start += "no two different ones to one prompt have equal scores, so drift could not be told."
     if not unequal:
         return f"{start} No pair of unequal score to compare with."
     return (
-        f"{start} In {unequal} pairs of unequal score the better response moved by {numbers['unequal/mean']:+.4f} nats "
+        f"{start} In {count(unequal, 'pair')} of unequal score the better response moved by {numbers['unequal/mean']:+.4f} nats "
         f"against the worse one (mean size {numbers['unequal/absolute']:.4f})."
     )

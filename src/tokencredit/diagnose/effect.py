@@ -5,13 +5,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.diagnose.evidence import class_parts, confidence_parts, evidence, on_cpu
-from tokencredit.diagnose.summary import correlation, mean_where
+from tokencredit.diagnose.summary import DEAD_BAND, correlation, mean_where
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import number, percent
+from tokencredit.diagnose.words import count, number, percent
 from tokencredit.types import Finding, TableRow
-
-DEAD_BAND = 1e-4
-"""In nats: the sign of a smaller measured change is not judged."""
 
 TRUST_TOKENS = 0.95
 """Correlation from which single tokens may be read, `TRUST_AVERAGES` that from which classes and averages may. A reading."""
@@ -100,9 +97,9 @@ def _sentence(horizon: str, numbers: dict[str, float]) -> str:
     words = HORIZONS[horizon]
     if f"{horizon}/tokens" not in numbers:
         return f"For {words} there is no prediction to judge."
-    found, tokens = numbers[f"{horizon}/correlation"], int(numbers[f"{horizon}/tokens"])
+    found, tokens = numbers[f"{horizon}/correlation"], count(int(numbers[f"{horizon}/tokens"]), "token")
     if found != found:
-        return f"For {words} {tokens} tokens do not tell how far to trust predictions."
+        return f"For {words} it could not be told how far to trust predictions (from {tokens})."
     if found >= TRUST_TOKENS:
         advice = "predictions may be read token by token"
     elif found >= TRUST_AVERAGES:
@@ -112,4 +109,4 @@ def _sentence(horizon: str, numbers: dict[str, float]) -> str:
     signs = numbers[f"{horizon}/sign"]
     agree = "no token moved enough to judge its sign" if signs != signs else f"{percent(signs)} of signs agree"
     slope = number(numbers[f"{horizon}/slope"])
-    return f"For {words} the correlation is {found:.3f} over {tokens} tokens, slope {slope}, {agree}: {advice}."
+    return f"For {words} the correlation is {found:.3f} over {tokens}, slope {slope}, {agree}: {advice}."

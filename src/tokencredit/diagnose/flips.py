@@ -4,16 +4,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.diagnose.evidence import class_parts, confidence_parts, evidence, on_cpu
-from tokencredit.diagnose.summary import SIDES, mean_where
+from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import percent
+from tokencredit.diagnose.words import count, percent
 from tokencredit.types import Finding, TableRow
 
 HORIZONS = {"first": "after the first optimizer step", "step": "after the whole training step"}
 
 
 def flips(
-    table: TokenTable, change_first: Float[Tensor, " tok"] | None, change_step: Float[Tensor, " tok"], *, dead_band: float = 1e-4
+    table: TokenTable, change_first: Float[Tensor, " tok"] | None, change_step: Float[Tensor, " tok"], *, dead_band: float = DEAD_BAND
 ) -> Finding:
     """Shares of tokens whose measured log-prob rose or fell, by the sign of their response's advantage.
 
@@ -73,12 +73,12 @@ def _by_part(table: TokenTable, changes: dict[str, Tensor], label: str, parts: d
 
 
 def _sentence(horizon: str, numbers: dict[str, float], matrix: list[TableRow]) -> str:
-    tokens = {row["side"]: row["tokens"] for row in matrix if row["horizon"] == horizon}
+    tokens = {row["side"]: int(row["tokens"] or 0) for row in matrix if row["horizon"] == horizon}
     when = HORIZONS[horizon].capitalize()
     if not tokens:
         return f"{when}: not measured."
     told = [
-        f"{percent(numbers[f'{horizon}/{side}/flip'])} of {tokens[side]} tokens of {side} advantage {moved}"
+        f"{percent(numbers[f'{horizon}/{side}/flip'])} of {count(tokens[side], 'token')} of {side} advantage {moved}"
         if tokens[side]
         else f"no token of {side} advantage was measured"
         for side, moved in (("positive", "fell"), ("negative", "rose"))

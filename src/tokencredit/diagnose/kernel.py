@@ -2,7 +2,8 @@
 
     K(a, b) = <e_ya - p_a, e_yb - p_b> <h_a, h_b> / temperature^2
 
-is the inner product of the two log-prob gradients by the head. One vocab x hidden sum is held at a time, never a matrix per token.
+is the inner product of the two log-prob gradients by the head. One vocab x hidden sum is held at a time, never a matrix per token,
+and never more than a chunk of tokens x vocabulary.
 """
 
 from dataclasses import replace
@@ -62,7 +63,7 @@ def head_parts(
 
     `weight` is the signed loss weight of each source (c_b A_b: minus the gradient of the loss by its log-prob). `own_index`
     is the place of each looked-at token among the sources, -1 where it is in none: then its own part is 0.
-    No pair is formed: <v_a, sum_b w_b v_b> is one dot product per token, and so is the sum over one token id.
+    The whole, <v_a, sum_b w_b v_b>, is one dot product per token; pairs are formed of equal tokens only, in blocks of `chunk`.
     """
     scale = 1 / (looked_at.temperature * sources.temperature)
     weight, placed = weight.double(), own_index >= 0
@@ -71,11 +72,11 @@ def head_parts(
     own[placed] = weight[own_index[placed]] * scale * _squared_norms(looked_at.take(placed))
     same = torch.zeros_like(everything)
     for token in looked_at.tokens.unique():
-        here, there = looked_at.tokens == token, sources.tokens == token
-        coupled = here & (there.sum() > placed.long())
-        if coupled.any():
-            summed = _weighted_sum(sources.take(there), weight[there])
-            same[coupled] = scale * _dots(looked_at.take(coupled), summed) - own[coupled]
+        here, there = ((vectors.tokens == token).nonzero()[:, 0] for vectors in (looked_at, sources))
+        for left in here.split(looked_at.chunk):
+            for right in there.split(sources.chunk):
+                kernel = kernel_block(looked_at.take(left), sources.take(right)).kernel.double()
+                same[left] += kernel.where(own_index[left, None] != right[None], 0.0) @ weight[right]
     return CouplingParts(own, same, everything - own - same)
 
 

@@ -52,14 +52,14 @@ def group_masses(
         return zeros.index_add_(0, index[known], value[known].double())
 
     def extreme(kind: str) -> Float[Tensor, " grp"]:
-        empty = torch.zeros(groups, dtype=score.dtype, device=score.device)
-        return empty.scatter_reduce(0, index[known], score[known], kind, include_self=False)
+        nothing = torch.zeros(groups, dtype=score.dtype, device=score.device)
+        return nothing.scatter_reduce(0, index[known], score[known], kind, include_self=False)
 
     graded, credit = summed(known), credit.double().where(mask, 0.0)
     return GroupMasses(
         graded=graded,
         solve_rate=summed(score >= 1) / graded,
-        dead=(graded < 2) | (extreme("amax") == extreme("amin")),
+        dead=extreme("amax") == extreme("amin"),
         success=summed(advantage.clamp(min=0)) / graded,
         failure=summed((-advantage).clamp(min=0)) / graded,
         token_positive=summed(credit.clamp(min=0).sum(-1)),

@@ -1,6 +1,7 @@
 """How findings count: shares and means over chosen tokens, confidence buckets, tables by a label."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,12 +10,15 @@ from torch import Tensor
 CONFIDENCE_EDGES = (0.5, 0.9, 0.99)
 """Bucket borders of a token's probability before the update; low confidence is where coupling is expected."""
 
+DEAD_BAND = 1e-4
+"""Nats of log-prob: a token that moved by no more has hardly moved."""
+
 SIDES = {"positive": 1, "negative": -1}
 
 
 def confidence_names() -> tuple[str, ...]:
     edges = CONFIDENCE_EDGES
-    between = [f"{low}–{high}" for low, high in zip(edges, edges[1:], strict=False)]
+    between = [f"{low}–{high}" for low, high in pairwise(edges)]
     return (f"p < {edges[0]}", *(f"p {name}" for name in between), f"p ≥ {edges[-1]}")
 
 

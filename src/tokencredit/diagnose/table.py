@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -39,10 +40,11 @@ class TokenTable:
     def select(self, index: Int[Tensor, " chosen"]) -> "TokenTable":
         """The tokens at these places, in this order."""
         places = index.tolist()
-        columns = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return TokenTable(
-            **{name: value[index] if isinstance(value, Tensor) else tuple(value[at] for at in places) for name, value in columns.items()}
-        )
+        chosen: dict[str, Any] = {}
+        for name in self.__dataclass_fields__:
+            column = getattr(self, name)
+            chosen[name] = column[index] if isinstance(column, Tensor) else tuple(column[at] for at in places)
+        return TokenTable(**chosen)
 
     @property
     def side(self) -> Int[Tensor, " tok"]:

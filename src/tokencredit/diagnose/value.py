@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.diagnose.evidence import evidence
-from tokencredit.diagnose.summary import SIDES, mean_where
+from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import count, number
 from tokencredit.types import Finding, TableRow
@@ -36,7 +36,7 @@ def token_value(
     *,
     seed: int,
     draws: int = 2000,
-    dead_band: float = 1e-4,
+    dead_band: float = DEAD_BAND,
 ) -> Finding:
     """Mean chance of success after the token, and mean gain over the chance before it, by side and by what the update did.
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from tokencredit.batching.micro import cut_micro_batches
@@ -48,14 +49,20 @@ class _TokenLogp(torch.nn.Module):
 
 
 @contextmanager
-def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Fused attention knows no forward mode; the plain one does."""
+def plain_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Fused attention knows no forward mode; the same attention written out does.
+
+    torch's own written-out form is taken before transformers' eager one, which takes its softmax in float32 whatever the weights are.
+    """
     before = model.config._attn_implementation or "eager"
-    model.set_attn_implementation("eager")
+    if before not in ("eager", "sdpa"):
+        model.set_attn_implementation("sdpa")
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
-        model.set_attn_implementation(before)
+        if before not in ("eager", "sdpa"):
+            model.set_attn_implementation(before)
 
 
 def length_of(direction: Direction) -> float:
@@ -91,7 +98,7 @@ def predicted_change(
         name: torch.zeros(mask.shape, dtype=torch.promote_types(model.dtype, torch.float32), device=mask.device) for name in directions
     }
     extent, cost = response_extent(mask), row_cost(rollouts)
-    with eager_attention(model):
+    with plain_attention(model):
         for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=max_tokens):
             index = torch.tensor(rows, device=mask.device)
             width = int(extent[index].max())

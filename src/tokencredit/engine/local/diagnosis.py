@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tokencredit.config import Diagnose
 from tokencredit.credit.vectors import row_vectors
+from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation
 from tokencredit.diagnose.contrast import centroid_contrast
 from tokencredit.diagnose.coupling import Sources, coupling
@@ -26,8 +27,6 @@ from tokencredit.engine.local.microscope import StepEvidence
 from tokencredit.engine.local.sampled_evidence import SampledEvidence
 from tokencredit.record import EVIDENCE_COLUMNS
 from tokencredit.types import Credited, Finding, StepPlan
-
-FINDINGS = ("flips", "effect", "cancellation", "coupling", "tax", "drift", "entropy", "masses", "value")
 
 
 class Diagnosis(NamedTuple):

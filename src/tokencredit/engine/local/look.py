@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from tokencredit.config import TrainConfig
+from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.table import token_table
-from tokencredit.engine.local.diagnosis import FINDINGS, Diagnosis, Subject, diagnose
+from tokencredit.engine.local.diagnosis import Diagnosis, Subject, diagnose
 from tokencredit.engine.local.sampled_evidence import NOTHING_SAMPLED, sample_evidence
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import TokenLabels

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config import TrainConfig
+from tokencredit.diagnose.summary import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.engine.local.continuations import solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
@@ -70,13 +71,12 @@ def sample_evidence(
 
 def choose_tokens(table: TokenTable, change: Float[Tensor, " tok"], *, count: int, seed: int) -> list[int]:
     """As many boosted as suppressed tokens, of positive and of negative responses, drawn at random; what one kind lacks the others take."""
-    kinds = (table.side * 2 + change.sign().long()).tolist()
-    places: dict[int, list[int]] = {}
-    for place, (kind, side, moved) in enumerate(zip(kinds, table.side.tolist(), change.tolist(), strict=True)):
-        if side != 0 and moved != 0:
-            places.setdefault(kind, []).append(place)
+    places: dict[tuple[int, bool], list[int]] = {}
+    for place, (side, moved) in enumerate(zip(table.side.tolist(), change.tolist(), strict=True)):
+        if side != 0 and abs(moved) > DEAD_BAND:
+            places.setdefault((side, moved > 0), []).append(place)
     random = Random(seed)
-    waiting = [random.sample(list_, len(list_)) for _, list_ in sorted(places.items())]
+    waiting = [random.sample(kind, len(kind)) for _, kind in sorted(places.items())]
     chosen: list[int] = []
     while len(chosen) < count and any(waiting):
         chosen += [kind.pop() for kind in waiting if kind]

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.build import needed_evidence
+from tokencredit.build import AggregatedObjective, needed_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.microscope import Lens, Microscope
 from tokencredit.engine.local.pipeline import Pipeline, StageState
-from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
 from tokencredit.seeds import derive_seed
@@ -113,31 +113,49 @@ class Stepper:
             plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
         if not plan.steps:
             return FinishedStep(used, state, None, extra.metrics)
-        result, microscope = self._update(number, credited, plan, watch, look)
-        return FinishedStep(used, state, TrainedBatch(batch.problems, credited, plan, result, microscope), extra.metrics)
-
-    def _update(
-        self, number: int, credited: Credited, plan: StepPlan, watch: Stopwatch, look: bool
-    ) -> tuple[StepResult, Microscope | None]:
-        config, policy = self.config, self.policy
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, number)
-        seed = derive_seed(config.seed, "objective", number)
-        microscope = None
-        if look:
-            with watch.stage("diagnose"):
-                microscope = Microscope(policy, self.optimizer, credited, plan, self.pipeline.objective, make_lens(config, seed=seed))
-        with watch.stage("update"):
-            result = run_plan(
-                policy,
-                credited,
-                plan,
-                self.pipeline.objective,
-                self.optimizer,
-                temperature=config.sampling.temperature,
-                gradient_clip=config.optimizer.gradient_clip,
-                dtype=config.dtype,
-                seed=seed,
-                watch=None if microscope is None else microscope.watch,
-            )
-        return result, microscope
+        result, microscope = update(
+            policy, self.optimizer, credited, plan, pipeline.objective, config, number=number, look=look, stopwatch=watch
+        )
+        return FinishedStep(used, state, TrainedBatch(batch.problems, credited, plan, result, microscope), extra.metrics)
+
+
+class Updated(NamedTuple):
+    result: StepResult
+    look: Microscope | None
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    credited: Credited,
+    plan: StepPlan,
+    built: AggregatedObjective,
+    config: TrainConfig,
+    *,
+    number: int,
+    look: bool,
+    stopwatch: Stopwatch | None = None,
+) -> Updated:
+    """The optimizer steps of training step `number`, watched where asked."""
+    stopwatch = stopwatch or Stopwatch()
+    seed = derive_seed(config.seed, "objective", number)
+    microscope = None
+    if look:
+        with stopwatch.stage("diagnose"):
+            microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
+    with stopwatch.stage("update"):
+        result = run_plan(
+            policy,
+            credited,
+            plan,
+            built,
+            optimizer,
+            temperature=config.sampling.temperature,
+            gradient_clip=config.optimizer.gradient_clip,
+            dtype=config.dtype,
+            seed=seed,
+            watch=None if microscope is None else microscope.watch,
+        )
+    return Updated(result, microscope)

@@ -1,0 +1,197 @@
+"""`tokencredit diagnose`: what an update did to every token, of a step of a run or of another trainer's rollouts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from pydantic import ValidationError
+
+from tokencredit.bases import model_folder
+from tokencredit.commands.credit import UNTIL_READ, config_layers
+from tokencredit.commands.output import choose_folder
+from tokencredit.compose import read_toml, resolve, to_toml
+from tokencredit.config import Diagnose, TrainConfig
+from tokencredit.diagnose import FINDINGS
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.mistakes import in_words
+from tokencredit.nearest import nearest
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """Find what an update did to every token: flips, first-order effect, coupling, cancellation, learning tax, drift, entropy, masses.
+
+    With a run folder a step of that run is taken again from its nearest checkpoint and its findings are added to the folder.
+    With --model and --rollouts one training step is taken on those rollouts; nothing of the model's folder is changed.
+    """
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """A run folder."""
+    step: int | None = None
+    """Training step of the run, from 1 (default its last one with tokens), or of a rollout file that holds several."""
+    only: str | None = None
+    """Findings to make, with commas: flips,coupling. Default all."""
+    model: str | None = None
+    """A shipped base or the folder of the model that wrote the rollouts."""
+    rollouts: Path | None = None
+    """A rollout file, TRL's completions_*.parquet, or verl's {step}.jsonl."""
+    recipe: str | None = None
+    """For rollouts: named choice of stages; default that of the config files, else delta."""
+    config: tuple[Path, ...] = ()
+    """For rollouts: config files (.toml), laid over each other left to right."""
+    learning_rate: float | None = None
+    """For rollouts: of the step; default that of the config files, else 1e-6."""
+    groups: int | None = None
+    """Groups whose tokens' change is predicted, 0 for all; default that of the run, else 4."""
+    value_budget: int | None = None
+    """Continuations that may be sampled for token values; a run's task must grade them."""
+    drift_budget: int | None = None
+    """Fresh responses that may be sampled to see drift."""
+    out: Path | None = None
+    """Folder to write to; default the run folder itself, or diagnoses/<number>-<recipe> for rollouts."""
+    force: bool = False
+    """Replace findings that are there."""
+
+
+def chosen_findings(only: str | None) -> tuple[str, ...]:
+    if only is None:
+        return FINDINGS
+    names = tuple(name.strip() for name in only.split(","))
+    for name in names:
+        if name not in FINDINGS:
+            raise ConfigError(f"only names {name!r}, which is no finding; {nearest(name, FINDINGS)}")
+    return names
+
+
+def _with_knobs(config: TrainConfig, options: DiagnoseOptions) -> TrainConfig:
+    given = {name: getattr(options, name) for name in ("groups", "value_budget", "drift_budget") if getattr(options, name) is not None}
+    try:
+        return config.model_copy(update={"diagnose": Diagnose.model_validate(config.diagnose.model_dump() | given)})
+    except ValidationError as problem:
+        raise in_words(problem) from None
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = tyro.cli(DiagnoseOptions, args=list(arguments), prog="tokencredit diagnose")
+    only = chosen_findings(options.only)
+    if options.run is not None:
+        given = [f"--{name}" for name in ("model", "rollouts", "recipe", "config", "learning_rate") if getattr(options, name)]
+        if given:
+            raise ConfigError(
+                f"run {options.run} brings its own model, rollouts and numbers; leave out {', '.join(given).replace('_', '-')}"
+            )
+        return _of_run(options, options.run, only)
+    if options.model is None or options.rollouts is None:
+        raise ConfigError("nothing to diagnose: give a run folder, or --model DIR and --rollouts FILE")
+    return _of_rollouts(options, options.model, options.rollouts, only)
+
+
+def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
+    if not (path / "config.toml").is_file():
+        raise ConfigError(f"run {path} is not a run folder: it has no config.toml")
+    config = _with_knobs(resolve([read_toml(path / "config.toml")]), options)
+    model_folder(config.model)
+    step = _last_step(path) if options.step is None else options.step
+    out = options.out or path
+    _check_new(out, step, force=options.force)
+
+    from tokencredit.commands.progress import counting
+    from tokencredit.engine.local.look import judge
+    from tokencredit.engine.local.metrics import mean_entropy
+    from tokencredit.engine.local.replay import recreate
+    from tokencredit.engine.local.tokens import label_tokens, token_columns
+    from tokencredit.engine.local.train import entropy_history
+    from tokencredit.record import RunFolder
+
+    source = RunFolder(path)
+    with counting("training again up to the step") as tell:
+        recreated = recreate(source, config, step, tell)
+    stepper, trained = recreated.stepper, recreated.trained
+    labels = label_tokens(stepper.policy, stepper.task, trained.problems, trained.credited.rollouts)
+    history = [*entropy_history(source, before=step), (step, mean_entropy(trained.credited))]
+    found = judge(trained, labels, stepper.task, config, step=step, history=history, only=only)
+    target = source if out == path else _begun(out, config)
+    target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+    if target is not source:
+        target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+    target.write_findings(step, found.to_json(step), found.columns)
+    came_from = "the base" if recreated.start.checkpoint is None else f"checkpoint {recreated.start.checkpoint.name}"
+    verdict = {
+        True: "its plan is the one the run wrote down",
+        False: "its plan DIFFERS from the one the run wrote down",
+        None: "the run wrote no plan",
+    }
+    print(f"Step {step} taken again from {came_from}; {verdict[recreated.same_plan]}.\n")
+    _tell(found.to_json(step), out)
+    return EXIT_OK
+
+
+def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Sequence[str]) -> int:
+    for name in ("value_budget", "drift_budget"):
+        if getattr(options, name):
+            raise ConfigError(f"{name.replace('_', '-')} samples responses and needs a task to grade them; rollouts from a file have none")
+    given: dict[str, Any] = {} if options.learning_rate is None else {"optimizer": {"learning_rate": options.learning_rate}}
+    layers = [{"optimizer": {"learning_rate": 1e-6}}, *config_layers(options.config, recipe=options.recipe, model=model), given]
+    draft = resolve([*layers, UNTIL_READ])
+    model_folder(draft.model)
+    out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
+
+    from tokencredit.engine.local.look import judge
+    from tokencredit.engine.local.metrics import mean_entropy
+    from tokencredit.engine.local.offline import offline_config, offline_notes
+    from tokencredit.engine.local.offline_look import stored_labels, train_once
+    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+    from tokencredit.engine.local.tokens import token_columns
+    from tokencredit.rollout_file.read import read_rollouts
+
+    policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
+    set_threads(draft.threads, policy.model)
+    stored = read_rollouts(rollouts, policy, step=options.step)
+    config = _with_knobs(offline_config(stored, layers), options)
+    step = stored.step or 1
+    trained = train_once(policy, stored, config)
+    labels = stored_labels(policy, stored)
+    found = judge(trained, labels, None, config, step=step, history=[(step, mean_entropy(trained.credited))], only=only)
+    target = _begun(out, config)
+    target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+    target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+    target.write_findings(step, found.to_json(step), found.columns)
+    for note in (*stored.notes, *offline_notes(config)):
+        print(note)
+    _tell(found.to_json(step), out)
+    return EXIT_OK
+
+
+def _begun(out: Path, config: TrainConfig) -> Any:
+    from tokencredit.record import RunFolder
+
+    folder = RunFolder(out)
+    folder.begin(to_toml(config))
+    return folder
+
+
+def _last_step(path: Path) -> int:
+    steps = [int(file.stem.removeprefix("step-")) for file in (path / "tokens").glob("step-*")]
+    if not steps:
+        raise ConfigError(f"run {path} has no token files to go by; name a training step with --step")
+    return max(steps)
+
+
+def _check_new(out: Path, step: int, *, force: bool) -> None:
+    file = out / "findings" / f"step-{step:06}.json"
+    if file.exists() and not force:
+        raise ConfigError(f"{file} is there already; replace it with --force, or write elsewhere with --out")
+
+
+def _tell(found: dict[str, Any], out: Path) -> None:
+    from rich.console import Console
+
+    console = Console() if Console().is_terminal else Console(width=120)
+    for finding in found["findings"]:
+        console.print(f"[bold]{finding['name']}[/bold]  {finding['note']}\n", highlight=False)
+    sampled = f" {found['rollouts_used']:,} rollouts were sampled for it." if found["rollouts_used"] else ""
+    console.print(
+        f"Findings of step {found['step']} are in {out}/findings.{sampled} See them with: tokencredit report {out}", highlight=False
+    )

@@ -1,0 +1,34 @@
+"""One training step on rollouts of another trainer, under the microscope.
+
+The other trainer's optimizer is not known, so the step is ours: the recipe's credit and objective, a fresh AdamW.
+"""
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.offline import credit_stored
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.step import TrainedBatch, make_optimizer, update
+from tokencredit.engine.local.tokens import TokenLabels
+from tokencredit.errors import ConfigError
+from tokencredit.rollout_file.read import StoredRollouts
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Problem
+
+
+def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
+    """Changes the policy, as training would."""
+    credited, _, pipeline = credit_stored(policy, stored, config)
+    plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", 0))
+    if not plan.steps:
+        raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
+    optimizer = make_optimizer(config, policy.model)
+    result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True)
+    by_group = dict(zip(stored.rollouts.group.tolist(), stored.prompts, strict=True))
+    problems = [Problem(prompt=by_group[group] or "", answer="") for group in range(len(by_group))]
+    return TrainedBatch(problems, credited, plan, result, microscope)
+
+
+def stored_labels(policy: Policy, stored: StoredRollouts) -> TokenLabels:
+    rollouts = stored.rollouts
+    text = policy.token_texts(rollouts.tokens[rollouts.mask].tolist())
+    classes = ["token"] * len(text) if stored.token_class is None else [name for names in stored.token_class for name in names]
+    return TokenLabels(text, classes, [None] * len(text))
