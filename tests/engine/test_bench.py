@@ -23,7 +23,16 @@ def test_the_command_reports_stages_and_writes_every_number(tmp_path: Path) -> N
     result = json.loads((tmp_path / "speed.json").read_text())
     for recipe in ("dapo", "delta"):
         row = result["recipes"][recipe]
-        assert set(row["stages"]) == {"sample", "grade", "score", "credit", "plan", "update", "record"}
+        assert set(row["stages"]) == {"sample", "grade", "score", "credit", "plan", "update"}
         assert row["seconds_per_step"] == pytest.approx(sum(row["stages"].values()), rel=0.01)
         assert row["tokens_per_second"] > 100
     assert result["trl"] is None
+
+
+def test_the_cost_of_a_look_is_a_ratio_of_steps_of_one_run(tmp_path: Path) -> None:
+    done = tokencredit("bench", "microscope", "--steps", "1", "--repeats", "1", "--json", "cost.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "cost.json").read_text())
+    seconds = result["seconds"]
+    assert result["looked_at_over_plain"]["median"] == pytest.approx(seconds["looked at"] / seconds["plain"])
+    assert seconds["looked at"] > seconds["plain"] > 0

@@ -141,8 +141,8 @@ def run_speed(
         "device": device,
         "batch": bench_config("dapo", steps=steps, seed=seed, device=device).sampling.model_dump(),
         "recipes": {name: _recipe_row(measured) for name, measured in ours.items()},
-        "delta_share_of_step": _spread(shares),
-        "trl": {"seconds_per_step": median(trl), "times_slower_than_dapo": _spread(ratios)} if trl else None,
+        "delta_share_of_step": spread(shares),
+        "trl": {"seconds_per_step": median(trl), "times_slower_than_dapo": spread(ratios)} if trl else None,
         "environment": describe_environment(),
     }
 
@@ -153,5 +153,5 @@ def _recipe_row(measured: Measured) -> dict[str, Any]:
     return {"seconds_per_step": measured.step, "tokens_per_second": rate, "stages": stages}
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def spread(values: list[float]) -> dict[str, float]:
     return {"median": median(values), "low": min(values), "high": max(values)}

@@ -1,4 +1,4 @@
-"""`tokencredit bench speed`: seconds per stage, what DelTA adds, and TRL beside us."""
+"""`tokencredit bench`: what training steps cost, beside TRL's; what looking at them costs."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,10 @@ import tyro
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.nearest import nearest
 
-KINDS = ("speed",)
+KINDS = {
+    "speed": "seconds per stage, DelTA's cost, TRL beside us",
+    "microscope": "what a look at an update costs, as a ratio to a plain step",
+}
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,50 @@ class SpeedOptions:
     """Also write every number here."""
 
 
+@dataclass(frozen=True)
+class MicroscopeOptions:
+    """Measure what a look at an update costs on the embedded default: plain and looked-at training steps of one run in turn."""
+
+    steps: int = 6
+    """Training steps of either kind per repeat, after two that warm up."""
+    repeats: int = 3
+    recipe: str = "delta"
+    seed: int = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    json: Path | None = None
+    """Also write every number here."""
+
+
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: tokencredit bench {speed} [OPTIONS]\n\n  speed     seconds per stage, DelTA's cost, TRL beside us")
+        lines = "\n".join(f"  {name:<12}{what}" for name, what in KINDS.items())
+        print(f"usage: tokencredit bench {{{','.join(KINDS)}}} [OPTIONS]\n\n{lines}")
         return EXIT_OK
     if arguments[0] not in KINDS:
         raise ConfigError(f"no benchmark {arguments[0]!r}; {nearest(arguments[0], KINDS)}")
-    options = tyro.cli(SpeedOptions, args=list(arguments[1:]), prog="tokencredit bench speed")
+    kind, measure = {"speed": (SpeedOptions, _speed), "microscope": (MicroscopeOptions, _microscope)}[arguments[0]]
+    options = tyro.cli(kind, args=list(arguments[1:]), prog=f"tokencredit bench {arguments[0]}")
     if options.steps < 1 or options.repeats < 1:
         raise ConfigError(f"steps is {options.steps} and repeats is {options.repeats}; both must be at least 1")
-    return _speed(options)
+    result = measure(options)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return EXIT_OK
 
 
-def _speed(options: SpeedOptions) -> int:
+def _microscope(options: MicroscopeOptions) -> dict[str, Any]:
+    from tokencredit.bench.microscope import run_microscope
+
+    result = run_microscope(
+        steps=options.steps, repeats=options.repeats, seed=options.seed, device=options.device, recipe=options.recipe, report=print
+    )
+    plain, looked = (1000 * result["seconds"][name] for name in ("plain", "looked at"))
+    ratio = _range(result["looked_at_over_plain"], 1, " times")
+    print(f"A plain step takes {plain:.0f} ms, one that is looked at {looked:.0f} ms: {ratio} as long.")
+    return result
+
+
+def _speed(options: SpeedOptions) -> dict[str, Any]:
     from tokencredit.bench.speed import run_speed
 
     result = run_speed(
@@ -54,9 +88,7 @@ def _speed(options: SpeedOptions) -> int:
         report=print,
     )
     _print_table(result)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return EXIT_OK
+    return result
 
 
 def _print_table(result: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ BLUE, ORANGE, WHITE = (40, 110, 220), (225, 115, 20), (255, 255, 255)
 FAINT = 0.2
 
 
-def _shade(credit: float, weakest: float, strongest: float) -> str:
+def shade(credit: float, weakest: float, strongest: float) -> str:
     """Background between white and the sign's colour, by where |credit| lies between the two."""
     if credit == 0:
         return "default"
@@ -25,7 +25,7 @@ def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], ver
     sizes = [abs(value) for value in credit] or [0.0]
     line = Text(f"  {verdict:<6}{prompt} ")
     for piece, value in zip(pieces, credit, strict=True):
-        line.append(piece.replace("\n", "\\n"), style=_shade(value, min(sizes), max(sizes)))
+        line.append(piece.replace("\n", "\\n"), style=shade(value, min(sizes), max(sizes)))
     # Adding 0 turns the -0 of a token that was left out into a plain 0.
     line.append(f"   from {min(credit, default=0.0) + 0.0:+.2f} to {max(credit, default=0.0) + 0.0:+.2f}", style="dim")
     return line
@@ -35,6 +35,6 @@ def credit_legend() -> Text:
     line = Text("  ")
     for sign, label in ((1.0, "reinforced"), (-1.0, "discouraged")):
         for size, word in ((1.0, "less"), (2.0, "more")):
-            line.append(f" {word} ", style=_shade(sign * size, 1.0, 2.0))
+            line.append(f" {word} ", style=shade(sign * size, 1.0, 2.0))
         line.append(f" {label}   ")
     return line.append("(than other tokens of the same response)", style="dim")

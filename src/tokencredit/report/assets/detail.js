@@ -1,0 +1,112 @@
+// All numbers of one token.
+function detailRows(data, response, at) {
+  const get = (name) => data.value(name, response, at);
+  const logp = get("logp");
+  const change = get("change_step");
+  const [before, after] = [get("value_before"), get("value_after")];
+  const cancelled = (up, down) => {
+    const mass = Math.abs(up) + Math.abs(down);
+    return known(up) && known(down) && mass > 0 ? percent(1 - Math.abs(up + down) / mass) : null;
+  };
+  const row = (label, value, text, bar) => (known(text) && known(value) ? { label, value, text, bar } : null);
+  const plain = (label, name, bar) => row(label, get(name), signed(get(name)), bar);
+  return [
+    ["Received", [
+      plain("credit", "credit", "credit"),
+      row("coefficient", get("coefficient"), figure(get("coefficient"))),
+      row("advantage", response.advantage, signed(response.advantage)),
+      row("reward", response.reward, figure(response.reward)),
+      row("score", response.score, figure(response.score)),
+    ]],
+    ["Before the update", [
+      row("probability", logp, figure(Math.exp(logp)) + (known(change) ? ` \u2192 ${figure(Math.exp(Math.min(0, logp + change)))}` : "")),
+      row("log-prob", logp, figure(logp)),
+      row("of the sampler", get("behavior_logp"), figure(get("behavior_logp"))),
+      row("entropy", get("entropy"), figure(get("entropy")) + (known(get("entropy_after")) ? ` \u2192 ${figure(get("entropy_after"))}` : "")),
+    ]],
+    ["Change of log-prob", [
+      plain("measured, first", "change_first", "change"),
+      plain("predicted, first", "predicted_first", "change"),
+      plain("\u2003positive side", "predicted_first_positive", "change"),
+      plain("\u2003negative side", "predicted_first_negative", "change"),
+      plain("measured, whole", "change_step", "change"),
+      plain("predicted, whole", "predicted_step", "change"),
+      row("KL here", get("kl"), figure(get("kl"))),
+    ]],
+    ["Raw gradient, by side", [
+      plain("positive, batch", "raw_positive", "raw"),
+      plain("negative, batch", "raw_negative", "raw"),
+      row("cancels", get("raw_positive"), cancelled(get("raw_positive"), get("raw_negative"))),
+      plain("positive, own step", "raw_mini_positive", "mini"),
+      plain("negative, own step", "raw_mini_negative", "mini"),
+      row("cancels", get("raw_mini_positive"), cancelled(get("raw_mini_positive"), get("raw_mini_negative"))),
+    ]],
+    ["Pushed by", [
+      plain("itself", "coupling_own", "coupling"),
+      plain("the same token", "coupling_same", "coupling"),
+      plain("other tokens", "coupling_other", "coupling"),
+    ]],
+    ["Chance of success", [
+      row("before the token", before, percent(before)),
+      row("after it", after, percent(after)),
+      row("gain", known(before) && known(after) ? after - before : null, known(before) && known(after) ? signed(after - before) : null),
+    ]],
+  ].map(([title, rows]) => [title, rows.filter((entry) => entry !== null)]).filter(([, rows]) => rows.length > 0);
+}
+
+// A bar left or right of a middle line, as long as the number beside the largest of its kind in this token.
+function sideBar(value, largest) {
+  const length = largest > 0 ? (48 * Math.abs(value)) / largest : 0;
+  return draw("svg", { class: "side-bar", viewBox: "0 0 100 8", "aria-hidden": "true" },
+    draw("rect", { class: "fill-grid", x: 49.5, y: 0, width: 1, height: 8 }),
+    draw("rect", { class: value > 0 ? "fill-up" : "fill-down", x: value > 0 ? 50 : 50 - length, y: 1.5, width: length, height: 5 }));
+}
+
+function sharedSentence(data, response, at) {
+  const together = sharers(data, response, at);
+  const siblings = response.prompt.responses.length - 1;
+  if (together.length === 1) return siblings ? "No sibling has this token after the same beginning." : null;
+  const credits = together.map((sibling) => data.value("credit", sibling, at)).filter(known);
+  const net = credits.reduce((sum, credit) => sum + credit, 0);
+  const mass = credits.reduce((sum, credit) => sum + Math.abs(credit), 0);
+  const told = mass > 0 ? ` Their credits here sum to ${signed(net)}; without signs to ${figure(mass)}.` : "";
+  return `Shared by ${together.length} of ${siblings + 1} responses up to here.${told}`;
+}
+
+function tokenLabel(data, response, at) {
+  const moved = data.value("change_step", response, at);
+  return `${data.text(response, at)}, token ${at + 1} of ${response.whole}, response ${response.row}, ${response.verdict}, ` +
+    `credit ${signed(data.value("credit", response, at))}${known(moved) ? `, moved ${signed(moved)}` : ""}`;
+}
+
+function showDetail(data, response, at) {
+  const text = data.text(response, at);
+  const right = data.value("right", response, at);
+  const groups = detailRows(data, response, at).map(([title, rows]) => {
+    const largest = {};
+    for (const { bar, value } of rows) if (bar) largest[bar] = Math.max(largest[bar] ?? 0, Math.abs(value));
+    return make("section", {}, make("h4", {}, title), make("dl", {}, ...rows.flatMap(({ label, value, text: told, bar }) => [
+      make("dt", {}, label), make("dd", {}, bar ? sideBar(value, largest[bar]) : null, make("span", {}, told))])));
+  });
+  const told = [data.className(response, at), known(right) ? (right ? "step is right" : "step is wrong") : null].filter(known).join(" \u00b7 ");
+  const parts = [
+    make("header", {},
+      make("code", { class: "glyph" }, text.length > 60 ? `${text.slice(0, 60)}\u2026` : text || "\u2205"),
+      make("p", {}, make("b", {}, told),
+        make("span", {}, `token ${at + 1} of ${response.whole}, response ${response.row}, ${response.verdict}` +
+          (known(response.optimizerStep) ? (response.optimizerStep < 0 ? ", in no optimizer step" : `, optimizer step ${response.optimizerStep + 1}`) : "")))),
+    make("p", { class: "shared-told" }, sharedSentence(data, response, at)),
+    ...groups,
+    response.covered.every((seen) => seen < 0) ? make("p", { class: "quiet" }, "What the update did to this response was not measured.") : null,
+  ];
+  $("detail").replaceChildren(...parts.filter(known));
+}
+
+function showKeys() {
+  const key = (keys, what) => [make("dt", {}, ...keys.map((name) => make("kbd", {}, name))), make("dd", {}, what)];
+  $("detail").replaceChildren(
+    make("p", { class: "quiet" }, "Point at a token, or click one and move with the keyboard:"),
+    make("dl", { class: "keys" },
+      ...key(["\u2190", "\u2192"], "token before, after"), ...key(["\u2191", "\u2193"], "same place in the response above, below"),
+      ...key(["Home", "End"], "first, last token"), ...key(["PgUp", "PgDn"], "prompts before, after"), ...key(["Esc"], "let go")));
+}

@@ -1,0 +1,182 @@
+// Findings: the note in words, the numbers that matter with their course over the run, a picture where one helps, tables for the rest.
+// `first`: numbers shown large, each with what it is called here and how it is written.
+const FINDINGS = {
+  flips: {
+    title: "Flips",
+    first: [["step/positive/flip", "of positive advantage, fell", percent], ["step/negative/flip", "of negative advantage, rose", percent], ["step/similarity", "between the shares that rose", percent]],
+    panel: flipPanel,
+    drawn: ["matrix"],
+  },
+  effect: {
+    title: "Prediction and measurement",
+    first: [["first/correlation", "correlation, first optimizer step", figure], ["step/correlation", "correlation, whole step", figure], ["step/sign", "signs that agree, whole step", percent], ["step/slope", "slope, measured on predicted", figure]],
+  },
+  cancellation: {
+    title: "Cancellation",
+    first: [["mass", "cancels over the whole batch", percent], ["mini/mass", "cancels within its own step", percent], ["lost/mass", "lost by splitting", percent]],
+    panel: cancellationPanel,
+    drawn: ["amplified_and_damped"],
+  },
+  coupling: {
+    title: "Coupling",
+    first: [["share/own", "pushed by the token itself", percent], ["share/same", "by other occurrences of it", percent], ["share/other", "by different tokens", percent], ["outvoted", "own push overruled", percent]],
+    panel: couplingPanel,
+    drawn: ["pairs"],
+  },
+  tax: {
+    title: "Learning tax",
+    first: [["any/kl", "of KL moved where credit is nil", percent], ["format/kl", "on format tokens", percent], ["certain/kl", "on near-certain tokens", percent], ["dead/kl", "in dead groups", percent]],
+  },
+  drift: {
+    title: "Drift",
+    first: [["equal/absolute", "equal scores, nats", figure], ["unequal/mean", "better against worse, nats", signed], ["ratio", "equal to unequal", figure]],
+  },
+  entropy: {
+    title: "Entropy",
+    first: [["current", "mean entropy, nats", figure], ["change", "change by this update", signed], ["slope", "per training step", signed], ["steps_to_floor", "steps to the floor", figure]],
+  },
+  masses: {
+    title: "Masses",
+    first: [["success_share", "of response mass pushes up", percent], ["token_positive_share", "of token mass pushes up", percent], ["effective_groups", "prompts that do the pushing", figure], ["dead_groups", "dead groups", percent]],
+  },
+  value: {
+    title: "Token value",
+    first: [["positive/gain/difference", "gain, boosted minus suppressed, successes", signed], ["negative/gain/difference", "gain, boosted minus suppressed, failures", signed]],
+  },
+};
+const ROWS_AT_ONCE = 12;
+const TILES = 4;
+const SHARES = /(^|[/_])(boosted|suppressed|unchanged|flip|similarity|share|outvoted|sign)$|_(pairs_of_same|coupling_of_same|pair_coupling)$/;
+
+const words = (key) => key.replaceAll("_", " ").replaceAll("/", " \u203a ");
+const amount = (key, value) => (typeof value !== "number" ? value ?? "\u2013" : SHARES.test(key) ? percent(value) : figure(value));
+
+function sparkline(name, key, label, written) {
+  const lines = index.runs.map((run) => run.trends[name]?.[key] ?? []);
+  const points = lines.flat();
+  if (!lines.some((line) => line.length > 1)) return null;
+  const [left, right] = [Math.min(...points.map(([step]) => step)), Math.max(...points.map(([step]) => step))];
+  const [low, high] = [Math.min(...points.map(([, value]) => value)), Math.max(...points.map(([, value]) => value))];
+  const x = (step) => (2 + (96 * (step - left)) / (right - left || 1)).toFixed(1);
+  const y = (value) => (high > low ? 22 - (20 * (value - low)) / (high - low) : 12).toFixed(1);
+  const told = `${label} over training steps ${left} to ${right}, between ${written(low)} and ${written(high)}`;
+  const here = lines[at.run].find(([step]) => step === at.step);
+  return draw("svg", { class: "spark", viewBox: "0 0 100 24", role: "img", "aria-label": told },
+    ...lines.map((line, run) => draw("polyline", { class: `stroke-series-${run % 6} dash-${index.runs.length > 1 ? run % 3 : 0}`, fill: "none", points: line.map(([step, value]) => `${x(step)},${y(value)}`).join(" ") })),
+    here ? draw("circle", { class: `fill-series-${at.run % 6}`, cx: x(here[0]), cy: y(here[1]), r: 1.7 }) : null);
+}
+
+function tile(name, value, [key, label, written]) {
+  const others = index.runs.length > 1 ? index.runs.map((run) => run.trends[name]?.[key]?.find(([step]) => step === at.step)?.[1] ?? null) : null;
+  return make("div", { class: "tile" },
+    make("p", { class: "tile-label" }, label),
+    others
+      ? make("ul", { class: "tile-runs" }, ...others.map((one, run) => make("li", { class: `ink-series-${run % 6}` }, make("b", {}, written(one)), ` ${index.runs[run].name}`)))
+      : make("p", { class: "tile-value" }, written(value)),
+    sparkline(name, key, label, written));
+}
+
+function plainTable(name, rows) {
+  const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+  const numeric = new Set(columns.filter((column) => rows.some((row) => typeof row[column] === "number")));
+  const line = (row) => make("tr", {}, ...columns.map((column) => (column === "text"
+    ? make("td", {}, make("code", { class: "token" }, String(row[column] ?? "")))
+    : make("td", { class: numeric.has(column) ? "number" : null }, String(amount(column, row[column]))))));
+  const body = make("tbody", {}, ...rows.slice(0, ROWS_AT_ONCE).map(line));
+  const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...columns.map((column) => make("th", { scope: "col", class: numeric.has(column) ? "number" : null }, words(column))))), body);
+  const rest = rows.slice(ROWS_AT_ONCE);
+  const more = rest.length ? make("button", { type: "button", class: "more" }, `show ${plural(rest.length, "more row")}`) : null;
+  more?.addEventListener("click", () => {
+    body.append(...rest.map(line));
+    more.remove();
+  });
+  return make("details", {}, make("summary", {}, words(name), make("small", {}, ` ${plural(rows.length, "row")}`)), make("div", { class: "scroll" }, table), more);
+}
+
+function numbersTable(numbers) {
+  const rows = Object.entries(numbers).map(([key, value]) => make("tr", {}, make("th", { scope: "row" }, words(key)), make("td", { class: "number" }, String(amount(key, value)))));
+  return make("details", {}, make("summary", {}, "all numbers", make("small", {}, ` ${rows.length}`)), make("table", { class: "plain numbers" }, make("tbody", {}, ...rows)));
+}
+
+// Rose, stayed, fell; by the sign of the response's advantage. What moved against it is framed.
+function flipPanel({ tables }) {
+  const rows = (tables.matrix ?? []).filter((row) => row.band === 0 && known(row.boosted) && known(row.suppressed));
+  const horizons = [...new Set(rows.map((row) => row.horizon))];
+  if (!horizons.length) return null;
+  const told = { first: "after the first optimizer step", step: "after the whole step" };
+  const moves = { boosted: "rose", unchanged: "stayed", suppressed: "fell" };
+  const cell = (row, move) => {
+    const flip = (row.side === "positive" && move === "suppressed") || (row.side === "negative" && move === "boosted");
+    const kind = move === "unchanged" ? "size" : move === "boosted" ? "up" : "down";
+    const level = Math.ceil(LEVELS * (row[move] ?? 0));
+    return make("td", { class: `${level ? `${kind}-${level}` : "level-0"} heat${flip ? " flip" : ""}` }, percent(row[move]), flip ? make("small", {}, "flip") : null);
+  };
+  return make("div", { class: "panels" }, ...horizons.map((horizon) => make("table", { class: "heat-table" }, make("caption", {}, told[horizon] ?? words(horizon)),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "advantage"), ...Object.values(moves).map((word) => make("th", { scope: "col" }, word)), make("th", { scope: "col" }, "tokens"))),
+    make("tbody", {}, ...rows.filter((row) => row.horizon === horizon).map((row) => make("tr", {}, make("th", { scope: "row" }, row.side), ...Object.keys(moves).map((move) => cell(row, move)), make("td", { class: "number" }, figure(row.tokens))))))));
+}
+
+const shareBar = (value, kind) => draw("svg", { class: "share-bar", viewBox: "0 0 100 7", preserveAspectRatio: "none", "aria-hidden": "true" },
+  draw("rect", { class: "fill-grid", width: 100, height: 7 }), draw("rect", { class: kind, width: Math.max(0, Math.min(100, 100 * value)), height: 7 }));
+
+function cancellationPanel({ tables }) {
+  const rows = (tables.by_class ?? []).filter((row) => known(row.mass) || known(row.mini_mass));
+  const pair = (row) => [["whole batch", row.mass, "fill-series-0"], ["own step", row.mini_mass, "fill-series-1"]].filter(([, value]) => known(value));
+  const bars = rows.length ? make("table", { class: "bars" }, make("caption", {}, "what cancels, by class of token: over the whole batch, and within the optimizer step it was in"),
+    make("tbody", {}, ...rows.flatMap((row) => pair(row).map(([label, value, kind], place) => make("tr", { class: place ? null : "first" },
+      place ? null : make("th", { scope: "rowgroup", rowspan: pair(row).length }, String(row.token_class)), make("td", {}, label), make("td", {}, shareBar(value, kind)), make("td", { class: "number" }, percent(value))))))) : null;
+  const pushed = tables.amplified_and_damped ?? [];
+  const list = (direction, sign) => {
+    const some = pushed.filter((row) => row.direction === direction);
+    const largest = Math.max(...pushed.map((row) => Math.abs(row.mean_effect ?? 0)));
+    return some.length ? make("table", { class: "bars pushed" }, make("caption", {}, `most ${direction}`), make("tbody", {}, ...some.map((row) => make("tr", {},
+      make("th", { scope: "row" }, make("code", { class: "token" }, String(row.text))), make("td", {}, shareBar(Math.abs(row.mean_effect) / (largest || 1), sign)), make("td", { class: "number" }, signed(row.mean_effect)), make("td", { class: "number quiet" }, `\u00d7${row.tokens}`))))) : null;
+  };
+  const panels = [bars, list("amplified", "fill-up"), list("damped", "fill-down")].filter(known);
+  return panels.length ? make("div", { class: "panels" }, ...panels) : null;
+}
+
+function couplingPanel({ tables }) {
+  const rows = (tables.pairs ?? []).filter((row) => known(row.share));
+  const kinds = [...new Set(rows.map((row) => row.identity))];
+  const names = [...new Set(rows.flatMap((row) => [row.confidence, row.other_confidence]))];
+  if (!kinds.length) return null;
+  const strongest = Math.max(...rows.map((row) => row.share)) || 1;
+  const heat = (kind) => {
+    const found = (one, other) => rows.find((row) => row.identity === kind && row.confidence === one && row.other_confidence === other);
+    return make("table", { class: "heat-table" }, make("caption", {}, `${kind} tokens: share of all coupling`),
+      make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...names.map((one) => make("tr", {}, make("th", { scope: "row" }, one), ...names.map((other) => {
+        const row = found(one, other);
+        if (!row) return make("td", { class: "heat" });
+        const level = Math.ceil((LEVELS * row.share) / strongest);
+        return make("td", { class: `heat ${level ? `size-${level}` : "level-0"}`, title: `${plural(row.pairs, "pair")}, mean size ${figure(row.mean_abs_kernel)}` }, percent(row.share));
+      })))));
+  };
+  return make("div", { class: "panels" }, ...kinds.map(heat));
+}
+
+function findingCard(finding) {
+  const kind = FINDINGS[finding.name] ?? { title: words(finding.name) };
+  const numbers = finding.numbers ?? {};
+  const usual = Object.keys(numbers).map((key) => [key, words(key), (value) => amount(key, value)]);
+  const chosen = (kind.first ?? usual).filter(([key]) => known(numbers[key])).slice(0, TILES);
+  const panel = kind.panel?.({ numbers, tables: finding.tables ?? {} }) ?? null;
+  const tables = Object.entries(finding.tables ?? {}).filter(([name, rows]) => rows.length && !(panel && kind.drawn?.includes(name)));
+  return make("article", { class: `finding${finding.name === "entropy" && numbers.level > 0 ? " warned" : ""}`, "data-finding": finding.name },
+    make("h3", {}, kind.title), make("p", { class: "note" }, finding.note),
+    chosen.length ? make("div", { class: "tiles" }, ...chosen.map((entry) => tile(finding.name, numbers[entry[0]], entry))) : null,
+    panel,
+    make("div", { class: "tables" }, ...tables.map(([name, rows]) => plainTable(name, rows)), Object.keys(numbers).length > chosen.length ? numbersTable(numbers) : null));
+}
+
+function showFindings(about) {
+  const findings = about.findings ?? [];
+  const order = Object.keys(FINDINGS);
+  const place = (finding) => (order.includes(finding.name) ? order.indexOf(finding.name) : order.length);
+  const told = findings.length
+    ? `At step ${at.step}${about.method ? `, predicted by ${about.method}` : ""}${about.rollouts ? `, with ${plural(about.rollouts, "extra rollout")}` : ""}. Small lines show the course of a number over the run${index.runs.length > 1 ? "s" : ""}.`
+    : "Nothing was diagnosed at this step. tokencredit diagnose can do it for a recorded run.";
+  $("findings-told").textContent = told;
+  $("finding-cards").replaceChildren(...[...findings].sort((one, other) => place(one) - place(other)).map(findingCard));
+}

@@ -1,0 +1,31 @@
+// Optimizer steps x prompts: a dot for every response.
+function planCell([right, wrong, ungraded], group, step) {
+  const total = right + wrong + ungraded;
+  if (!total) return make("td", { class: "empty" });
+  const told = [[right, "right"], [wrong, "wrong"], [ungraded, "ungraded"]].filter(([count]) => count).map(([count, word]) => `${count} ${word}`);
+  const title = `prompt ${group} in optimizer step ${step + 1}: ${told.join(", ")}`;
+  const kinds = [...Array(right).fill("right"), ...Array(wrong).fill("wrong"), ...Array(ungraded).fill("ungraded")];
+  const across = Math.min(4, total);
+  const down = Math.ceil(total / across);
+  if (total > 16) return make("td", { title }, `${right}/${total}`);
+  const dots = kinds.map((kind, at) => draw("circle", { class: `plan-${kind}`, cx: 5 + 10 * (at % across), cy: 5 + 10 * Math.floor(at / across), r: 3.4 }));
+  return make("td", { title }, draw("svg", { class: "plan-dots", viewBox: `0 0 ${10 * across} ${10 * down}`, width: 8 * across, height: 8 * down, role: "img", "aria-label": title }, ...dots));
+}
+
+function showPlan(plan) {
+  if (!plan || !plan.cells.length) {
+    $("plan-grid").replaceChildren(make("p", { class: "quiet" }, "No plan was recorded at this step."));
+    return;
+  }
+  const head = make("tr", {}, make("th", { scope: "col" }, "optimizer step"), ...plan.groups.map((group) => make("th", { scope: "col" }, String(group))),
+    make("th", { scope: "col", class: "number" }, "responses"), make("th", { scope: "col", class: "number" }, "prompts"), make("th", { scope: "col", class: "number" }, "divided by"));
+  const rows = plan.cells.map((cells, step) => make("tr", {}, make("th", { scope: "row" }, String(step + 1)),
+    ...cells.map((cell, at) => planCell(cell, plan.groups[at], step)),
+    make("td", { class: "number" }, String(cells.flat().reduce((sum, count) => sum + count, 0))),
+    make("td", { class: "number" }, String(cells.filter((cell) => cell.some((count) => count)).length)),
+    make("td", { class: "number" }, figure(plan.steps[step]?.denominator))));
+  const whole = plan.groups.filter((_, at) => plan.cells.filter((cells) => cells[at].some((count) => count)).length === 1).length;
+  const told = `${plan.kind ? `Batching is ${plan.kind}. ` : ""}${whole} of ${plural(plan.groups.length, "prompt")} ${whole === 1 ? "has" : "have"} all responses in one optimizer step.` +
+    (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in none.` : "") + (plan.digest ? ` Plan ${plan.digest}.` : "");
+  $("plan-grid").replaceChildren(make("p", {}, told), make("div", { class: "scroll" }, make("table", { class: "plan-table" }, make("thead", {}, head), make("tbody", {}, ...rows))));
+}

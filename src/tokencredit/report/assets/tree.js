@@ -1,0 +1,32 @@
+// What siblings share: beginnings that are token for token the same.
+function sharedLengths(data, prompt) {
+  // For every response how many tokens it has in common with each sibling, from the start.
+  const lengths = new Map(prompt.responses.map((response) => [response, new Map()]));
+  prompt.responses.forEach((one, place) => {
+    for (const other of prompt.responses.slice(place + 1)) {
+      const most = Math.min(one.count, other.count);
+      let common = 0;
+      while (common < most && data.id(one, common) === data.id(other, common)) common += 1;
+      lengths.get(one).set(other, common);
+      lengths.get(other).set(one, common);
+    }
+  });
+  return lengths;
+}
+
+function tree(data, prompt) {
+  if (!prompt.shared) prompt.shared = sharedLengths(data, prompt);
+  return prompt.shared;
+}
+
+// Where a response parts from the last sibling (its own from there on), and where it parted from others before.
+function branches(data, response) {
+  const lengths = [...tree(data, response.prompt).get(response).values()].filter((length) => length > 0);
+  const last = Math.max(0, ...lengths);
+  return { own: last, forks: new Set(lengths.filter((length) => length < last)) };
+}
+
+function sharers(data, response, at) {
+  const lengths = tree(data, response.prompt).get(response);
+  return [response, ...[...lengths].filter(([, length]) => length > at).map(([sibling]) => sibling)];
+}

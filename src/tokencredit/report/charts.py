@@ -1,0 +1,70 @@
+"""Curves drawn as small SVG charts. altair and vl-convert are needed here and nowhere else."""
+
+from importlib import util
+
+from tokencredit.report.curves import Curve, Series
+from tokencredit.report.svg import themed
+
+WIDTH, HEIGHT = 252, 118
+SERIES = 6
+"""Colours for lines; more runs than that begin again, with another dash."""
+
+DASHES = ([1, 0], [6, 3], [2, 2])
+INK, GRID = "#020100", "#020200"
+STAND_INS = {f"#0100{index:02}": f"series-{index}" for index in range(SERIES)} | {INK: "soft", GRID: "grid"}
+"""Colours the chart is drawn in -> the page's class for them; no real chart would use these."""
+
+WITHOUT = "Charts are left out: altair and vl-convert-python are not installed. The numbers are in metrics.jsonl."
+
+
+def can_draw() -> bool:
+    return util.find_spec("altair") is not None and util.find_spec("vl_convert") is not None
+
+
+def draw(curve: Curve) -> str:
+    """One chart as SVG without colours of its own; series are told apart by colour and dash in the order they come."""
+    import altair
+    import vl_convert
+
+    number_format = "%" if curve.percent else "~s" if _largest(curve) >= 1000 else "~g"
+    y = altair.Y(
+        "high:Q" if curve.stacked else "value:Q",
+        title=None,
+        axis=altair.Axis(format=number_format, tickCount=4),
+        scale=altair.Scale(domain=[0, 1])
+        if curve.title.startswith("Held-out")
+        else altair.Scale(zero=curve.stacked or curve.percent, nice=True),
+    )
+    x = altair.X("step:Q", title=None, axis=altair.Axis(tickCount=5, format="d", grid=False), scale=altair.Scale(nice=False))
+    layers = []
+    below: dict[int, float] = {}
+    for index, series in enumerate(curve.series):
+        colour = f"#0100{index % SERIES:02}"
+        if curve.stacked:
+            rows = [
+                {"step": point.step, "low": below.get(point.step, 0.0), "high": below.get(point.step, 0.0) + point.value}
+                for point in series.points
+            ]
+            below = {row["step"]: row["high"] for row in rows}
+            layers.append(altair.Chart(altair.Data(values=rows)).mark_area(color=colour, opacity=0.85).encode(x=x, y=y, y2="low:Q"))
+            continue
+        base = altair.Chart(altair.Data(values=_rows(series)))
+        dash = DASHES[index // SERIES % len(DASHES)] if index >= SERIES else DASHES[index % len(DASHES)]
+        if any(point.low is not None for point in series.points):
+            layers.append(base.mark_area(color=colour, opacity=0.16).encode(x=x, y=altair.Y("low:Q", title=None), y2="high:Q"))
+        few = len(series.points) <= 40
+        layers.append(base.mark_line(color=colour, strokeWidth=1.8, strokeDash=dash).encode(x=x, y=y))
+        if few:
+            layers.append(base.mark_circle(color=colour, size=13, opacity=1).encode(x=x, y=y))
+    chart = altair.layer(*layers).properties(width=WIDTH, height=HEIGHT, background="transparent")
+    axis = altair.AxisConfig(labelColor=INK, domain=False, ticks=False, gridColor=GRID, labelFontSize=10.5, labelPadding=6)
+    chart = chart.configure_view(stroke=None).configure(axis=axis)
+    return themed(vl_convert.vegalite_to_svg(chart.to_dict()), STAND_INS)
+
+
+def _rows(series: Series) -> list[dict[str, float | None]]:
+    return [point._asdict() for point in series.points]
+
+
+def _largest(curve: Curve) -> float:
+    return max(abs(point.value) for series in curve.series for point in series.points)

@@ -1,0 +1,133 @@
+"""What was measured along a run, as series of (step, value), with a sentence for those who do not see the chart."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tokencredit.report.folder import Run
+from tokencredit.report.intervals import wilson
+from tokencredit.report.tokens import number
+
+MOST_POINTS = 400
+
+
+class Point(NamedTuple):
+    step: int
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Series(NamedTuple):
+    label: str
+    points: tuple[Point, ...]
+
+
+class Curve(NamedTuple):
+    title: str
+    caption: str
+    percent: bool
+    series: tuple[Series, ...]
+    stacked: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The text alternative: where each series starts and ends, and its extremes."""
+        return f"{self.title}. " + " ".join(self._told(series) for series in self.series)
+
+    def _told(self, series: Series) -> str:
+        first, last = series.points[0], series.points[-1]
+        values = [point.value for point in series.points]
+        name = f"{series.label}: " if series.label else ""
+        return (
+            f"{name}{self.figure(first.value)} at step {first.step}, {self.figure(last.value)} at step {last.step}; "
+            f"lowest {self.figure(min(values))}, highest {self.figure(max(values))}."
+        )
+
+    def figure(self, value: float) -> str:
+        return f"{100 * value:.1f} %" if self.percent else f"{value:.3g}"
+
+
+MEASURED = (
+    ("score", "Training score", "mean verdict of the batch, before shaping", False),
+    ("reward", "Reward", "mean after shaping", False),
+    ("entropy", "Entropy", "nats per token, before the update", False),
+    ("completions/mean_length", "Response length", "tokens, mean of the batch", False),
+    ("frac_reward_zero_std", "Dead groups", "share of prompts whose rewards are all alike", True),
+    ("completions/clipped_ratio", "Cut off", "share of responses that hit the length limit", True),
+    ("silenced_share", "Silenced tokens", "share of credited tokens the objective cut to zero", True),
+    ("kl", "KL to the reference", "nats per token", False),
+)
+
+
+def curves(runs: Sequence[Run]) -> list[Curve]:
+    """Those with at least two points in some run. A curve that is zero throughout, or repeats the one before it, is left out."""
+    labels = [run.name for run in runs] if len(runs) > 1 else [""]
+    found = [
+        Curve(f"Held-out accuracy, {kind}", caption, True, _series(labels, [_held_out(run, kind) for run in runs]))
+        for kind, caption in (("greedy", "the most likely response; band: 95 %"), ("sampled", "pass@1; band: 95 %"))
+    ]
+    for key, title, caption, percent in MEASURED:
+        series = _series(labels, [_measured(run, key) for run in runs])
+        zero = all(point.value == 0 for one in series for point in one.points)
+        if not zero and not (key == "reward" and found[-1].title == "Training score" and found[-1].series == series):
+            found.append(Curve(title, caption, percent, series))
+    found.append(_stage_seconds(runs[0]) if len(runs) == 1 else _total_seconds(labels, runs))
+    return [curve for curve in found if any(len(series.points) > 1 for series in curve.series)]
+
+
+def _series(labels: Sequence[str], points: Sequence[list[Point]]) -> tuple[Series, ...]:
+    return tuple(Series(label, tuple(thinned(one))) for label, one in zip(labels, points, strict=True) if one)
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """At most MOST_POINTS of them, evenly spaced, ends included."""
+    last = len(points) - 1
+    if last < MOST_POINTS:
+        return list(points)
+    return [points[round(index * last / (MOST_POINTS - 1))] for index in range(MOST_POINTS)]
+
+
+def _measured(run: Run, key: str) -> list[Point]:
+    return [Point(row["step"], value) for row in run.metrics if (value := number(row.get(key))) is not None]
+
+
+def _held_out(run: Run, kind: str) -> list[Point]:
+    """Evaluations along the run, and those before and after it. The last step's own is replaced by the larger one after the run."""
+
+    def point(step: int, row: dict[str, Any], prefix: str) -> list[Point]:
+        value, problems = number(row.get(f"{prefix}{kind}")), number(row.get(f"{prefix}problems"))
+        if value is None or not 0 <= value <= 1:
+            return []
+        return [Point(step, value, *(wilson(value, int(problems)) if problems else ()))]
+
+    found = {row["step"]: point(row["step"], row, "held_out/") for row in run.metrics}
+    last = run.metrics[-1]["step"] if run.metrics else None
+    for when, step in (("before", 0), ("after", last)):
+        ends = run.result.get(when)
+        if step is not None and isinstance(ends, dict):
+            found[step] = point(step, ends, "")
+    return [one for step in sorted(found) for one in found[step]]
+
+
+def _stage_seconds(run: Run) -> Curve:
+    """The three stages that took longest, and the rest together."""
+    total: dict[str, float] = {}
+    for row in run.timing:
+        for stage, value in row.get("seconds", {}).items():
+            total[stage] = total.get(stage, 0.0) + value
+    largest = sorted(total, key=lambda stage: -total[stage])[:3]
+    names = [*largest, "other stages"] if len(total) > 3 else largest
+    points: dict[str, list[Point]] = {name: [] for name in names}
+    for row in run.timing:
+        seconds = row.get("seconds", {})
+        for stage in largest:
+            points[stage].append(Point(row["step"], float(seconds.get(stage, 0.0))))
+        if len(total) > 3:
+            points["other stages"].append(Point(row["step"], sum(value for stage, value in seconds.items() if stage not in largest)))
+    series = tuple(Series(name, tuple(thinned(points[name]))) for name in names)
+    return Curve("Seconds per step", "wall clock, by stage", False, series, stacked=True)
+
+
+def _total_seconds(labels: Sequence[str], runs: Sequence[Run]) -> Curve:
+    points = [[Point(row["step"], float(sum(row.get("seconds", {}).values()))) for row in run.timing] for run in runs]
+    return Curve("Seconds per step", "wall clock, all stages", False, _series(labels, points))

@@ -1,0 +1,172 @@
+"""Reading a run folder. Every file but config.toml may be missing; one that is damaged is named."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokencredit.errors import ConfigError
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_dir():
+            raise ConfigError(f"run {self.folder} does not exist; give a run folder")
+        if not (self.folder / "config.toml").is_file():
+            raise ConfigError(f"run {self.folder} is not a run folder: it has no config.toml")
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        path = self.folder / "config.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            raise ConfigError(f"{path} cannot be read as TOML: {problem}") from None
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return self._object("env.json")
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """Empty where the run has not finished."""
+        return self._object("result.json")
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        return self._rows("metrics.jsonl")
+
+    @cached_property
+    def timing(self) -> list[dict[str, Any]]:
+        return self._rows("timing.jsonl")
+
+    @cached_property
+    def plans(self) -> dict[int, dict[str, Any]]:
+        return {row["step"]: row for row in self._rows("plans.jsonl", needs=("step", "steps"))}
+
+    @cached_property
+    def token_steps(self) -> list[int]:
+        return self._steps("tokens")
+
+    @cached_property
+    def finding_steps(self) -> list[int]:
+        return sorted(_step_of(path) for path in (self.folder / "findings").glob("step-*.json"))
+
+    def findings(self, step: int) -> dict[str, Any]:
+        name = f"findings/step-{step:06}.json"
+        found = self._object(name)
+        for finding in found.setdefault("findings", []):
+            missing = [key for key in ("name", "note", "numbers", "tables") if not isinstance(finding, dict) or key not in finding]
+            if missing:
+                raise ConfigError(f"{self.folder / name} is damaged: a finding has no {missing[0]}")
+        return found
+
+    def token_columns(self, step: int) -> Columns:
+        return _columns(self.folder / "tokens" / f"step-{step:06}")
+
+    def evidence_columns(self, step: int) -> Columns:
+        return _columns(self.folder / "findings" / f"step-{step:06}")
+
+    def _steps(self, name: str) -> list[int]:
+        files = [path for path in (self.folder / name).glob("step-*") if path.suffix in (".parquet", ".jsonl")]
+        return sorted({_step_of(path) for path in files})
+
+    def _object(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        value = _json(path, _text(path))
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path} is damaged: it holds {type(value).__name__}, not an object")
+        return value
+
+    def _rows(self, name: str, needs: Sequence[str] = ("step",)) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return _json_lines(path, needs=needs) if path.exists() else []
+
+
+def _step_of(path: Path) -> int:
+    try:
+        return int(path.stem.removeprefix("step-"))
+    except ValueError:
+        raise ConfigError(f"{path} does not name a training step; token and finding files are called step-000020") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}") from None
+
+
+def _json(path: Path, text: str, *, where: str = "") -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as problem:
+        raise ConfigError(f"{path} is damaged: {where}not JSON ({problem})") from None
+
+
+def _json_lines(path: Path, *, needs: Sequence[str]) -> list[dict[str, Any]]:
+    """A last line cut short is what a running or killed run leaves, and is left out; any other broken line is refused."""
+    text = _text(path)
+    lines = text.splitlines()
+    if lines and not text.endswith("\n"):
+        lines.pop()
+    rows = [_json(path, line, where=f"line {number} is ") for number, line in enumerate(lines, 1)]
+    for number, row in enumerate(rows, 1):
+        missing = [key for key in needs if not isinstance(row, dict) or key not in row]
+        if missing:
+            raise ConfigError(f"{path} is damaged: line {number} has no {missing[0]}")
+    return rows
+
+
+def _columns(stem: Path) -> Columns:
+    """Column-wise, whichever of the two formats is there; empty where neither is."""
+    parquet, lines = stem.with_suffix(".parquet"), stem.with_suffix(".jsonl")
+    if parquet.exists():
+        columns = _parquet(parquet)
+        path = parquet
+    elif lines.exists():
+        rows = _json_lines(lines, needs=("row", "position"))
+        columns = {name: [row.get(name) for row in rows] for name in (rows[0] if rows else {})}
+        path = lines
+    else:
+        return {}
+    missing = [name for name in ("row", "position") if name not in columns]
+    if missing and columns:
+        raise ConfigError(f"{path} has no column {missing[0]!r}; it has {', '.join(columns)}")
+    return columns
+
+
+def _parquet(path: Path) -> Columns:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(f"{path} needs pyarrow to be read; install it") from None
+    try:
+        return parquet.read_table(path).to_pydict()
+    except (OSError, pyarrow.ArrowException) as problem:
+        raise ConfigError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
+
+
+def setting(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """`setting(config, "task.type")`, or the default where a part of the path is missing."""
+    value: Any = config
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return default
+        value = value[key]
+    return value

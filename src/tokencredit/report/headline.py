@@ -1,0 +1,89 @@
+"""What was trained, what it reached, and what it cost: the first thing on the page."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tokencredit.report.folder import Run, setting
+from tokencredit.report.intervals import Interval, wilson
+from tokencredit.report.visible import visible
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    when: str
+    share: float
+    interval: Interval | None
+    problems: int | None
+
+
+@dataclass(frozen=True)
+class Headline:
+    name: str
+    recipe: str
+    task: str
+    model: str
+    seed: str
+    steps: int | None
+    done: int
+    finished: bool
+    trained: bool
+    """False for a folder that holds a diagnosis of rollouts and no training."""
+    greedy: tuple[Accuracy, ...]
+    """Before and after; so far the first and the last evaluation of a run that has not finished."""
+    sampled: tuple[Accuracy, ...]
+    best_step: int | None
+    rollouts: int | None
+    seconds: tuple[tuple[str, float], ...]
+    """By stage, largest first."""
+
+    @property
+    def total_seconds(self) -> float:
+        return sum(value for _, value in self.seconds)
+
+
+def _accuracy(when: str, row: dict[str, Any], prefix: str, kind: str) -> Accuracy | None:
+    share, problems = row.get(f"{prefix}{kind}"), row.get(f"{prefix}problems")
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        return None
+    counted = int(problems) if isinstance(problems, int | float) and problems >= 1 else None
+    return Accuracy(when, float(share), wilson(float(share), counted) if counted else None, counted)
+
+
+def _before_and_after(run: Run, kind: str) -> tuple[Accuracy, ...]:
+    if run.result:
+        found = [_accuracy(when, run.result.get(when) or {}, "", kind) for when in ("before", "after")]
+    else:
+        evaluated = [row for row in run.metrics if f"held_out/{kind}" in row]
+        ends = evaluated[:1] + evaluated[1:][-1:]
+        found = [_accuracy(f"step {row['step']}", row, "held_out/", kind) for row in ends]
+    return tuple(accuracy for accuracy in found if accuracy is not None)
+
+
+def _seconds(run: Run) -> tuple[tuple[str, float], ...]:
+    total: Counter[str] = Counter()
+    stages = [run.result["seconds"]] if isinstance(run.result.get("seconds"), dict) else [row.get("seconds", {}) for row in run.timing]
+    for row in stages:
+        total.update({visible(str(stage)): value for stage, value in row.items() if isinstance(value, int | float)})
+    return tuple(total.most_common())
+
+
+def headline(run: Run) -> Headline:
+    config = run.config
+    rollouts = run.result.get("rollouts_used", run.metrics[-1].get("rollouts_used") if run.metrics else None)
+    return Headline(
+        name=visible(run.name),
+        recipe=visible(str(setting(config, "recipe", "unknown recipe"))),
+        task=visible(str(setting(config, "task.type", "unknown task"))),
+        model=visible(str(setting(config, "model", "unknown model"))),
+        seed=visible(str(setting(config, "seed", "unknown"))),
+        steps=setting(config, "steps"),
+        done=run.metrics[-1]["step"] if run.metrics else 0,
+        finished=bool(run.result),
+        trained=bool(run.metrics or run.result),
+        greedy=_before_and_after(run, "greedy"),
+        sampled=_before_and_after(run, "sampled"),
+        best_step=run.result.get("best_step"),
+        rollouts=rollouts,
+        seconds=_seconds(run),
+    )

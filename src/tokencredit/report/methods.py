@@ -1,0 +1,134 @@
+"""How to do it again: every number with its origin, the exact command, versions and commit."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from tokencredit.choices import STAGES
+from tokencredit.compose import resolve
+from tokencredit.config import TrainConfig
+from tokencredit.errors import ConfigError
+from tokencredit.recipes import RECIPES
+from tokencredit.report.folder import Run
+from tokencredit.report.visible import visible
+from tokencredit.stages import Recipe, origin_of
+
+
+@dataclass(frozen=True)
+class Setting:
+    path: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class StageBox:
+    stage: str
+    choice: str
+    what: str
+    formula: str
+    settings: tuple[Setting, ...]
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Methods:
+    summary: str
+    paper: str
+    caveats: tuple[str, ...]
+    stages: tuple[StageBox, ...]
+    others: tuple[Setting, ...]
+    """Everything a recipe leaves open: task, sampling, optimizer, evaluation."""
+    commands: tuple[str, ...]
+    versions: tuple[tuple[str, str], ...]
+    commit: str
+    unknown: str
+    """Why the configuration could not be read as one of this version; then every setting is in `others`, without origin."""
+
+
+def shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "unset" if value is None else visible(str(value))
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"optimizer": {"beta1": 0.9}} as {"optimizer.beta1": 0.9}."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def methods(run: Run) -> Methods:
+    try:
+        config = resolve([run.config])
+    except ConfigError as problem:
+        others = tuple(Setting(visible(path), shown(value), "") for path, value in flat(run.config).items())
+        return Methods("", "", (), (), others, _repeat(run, None), _versions(run), _commit(run), visible(str(problem)))
+    entry = RECIPES[config.recipe]
+    return Methods(
+        summary=entry.summary,
+        paper=entry.paper,
+        caveats=entry.caveats,
+        stages=tuple(_stage_box(config, stage) for stage in (*STAGES, "kl", "correction")),
+        others=_others(config),
+        commands=_repeat(run, config),
+        versions=_versions(run),
+        commit=_commit(run),
+        unknown="",
+    )
+
+
+def _stage_box(config: TrainConfig, stage: str) -> StageBox:
+    chosen, entry = getattr(config, stage), RECIPES[config.recipe]
+    recommended = getattr(entry.recipe, stage)
+    settings = []
+    for field, value in chosen.model_dump(exclude={"type"}).items():
+        unchanged = type(chosen) is type(recommended) and value == getattr(recommended, field)
+        said = entry.origins.get(f"{stage}.{field}") if unchanged else None
+        default = value == type(chosen).model_fields[field].default
+        settings.append(
+            Setting(field, shown(value), said or (origin_of(type(chosen), field) if unchanged or default else "set for this run"))
+        )
+    return StageBox(
+        stage=stage,
+        choice=str(getattr(chosen, "type", "")),
+        what=" ".join((type(chosen).__doc__ or "").split()),
+        formula=getattr(chosen, "formula", ""),
+        settings=tuple(settings),
+        caveats=tuple(getattr(chosen, "caveats", ())),
+    )
+
+
+def _others(config: TrainConfig) -> tuple[Setting, ...]:
+    dumped = {key: value for key, value in config.model_dump().items() if key not in Recipe.model_fields or key.startswith("filter")}
+    usual = flat(resolve([{"recipe": config.recipe, "task": {"type": config.task.type}}]).model_dump())
+    return tuple(
+        Setting(path, shown(value), "default" if path in usual and usual[path] == value else "set for this run")
+        for path, value in flat(dumped).items()
+    )
+
+
+def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
+    """From the resolved file; and, where this version reads it, from the differences to the recipe on the task."""
+    from_file = f"tokencredit train {shlex.quote(visible(run.name) + '/config.toml')}"
+    if config is None:
+        return (from_file,)
+    usual = flat(resolve([{"recipe": config.recipe, "task": {"type": config.task.type}}]).model_dump())
+    words = ["tokencredit", "train", "--recipe", config.recipe, "--task.type", config.task.type]
+    for path, value in flat(config.model_dump()).items():
+        if path not in ("recipe", "task.type") and (path not in usual or usual[path] != value):
+            name = path.replace("_", "-")
+            words += [f"--{name if value else 'no-' + name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
+    return (from_file, visible(shlex.join(words)))
+
+
+def _versions(run: Run) -> tuple[tuple[str, str], ...]:
+    environment = run.environment
+    packages = environment.get("packages") or {}
+    told = {"python": environment.get("python"), **packages, "platform": environment.get("platform")}
+    return tuple((visible(str(name)), visible(str(version))) for name, version in told.items() if version)
+
+
+def _commit(run: Run) -> str:
+    commit, diff = run.environment.get("commit"), run.environment.get("diff")
+    return "" if not commit else visible(str(commit)) + (", with uncommitted changes (env.json has them)" if diff else "")

@@ -1,0 +1,133 @@
+"""One HTML file from run folders: everything inside it, nothing fetched, nothing executed but its own script."""
+
+import hashlib
+import os
+from base64 import b64encode
+from collections.abc import Sequence
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tokencredit.errors import ConfigError
+from tokencredit.report.blocks import page_json
+from tokencredit.report.charts import WITHOUT, can_draw, draw
+from tokencredit.report.compare import differences
+from tokencredit.report.curves import Curve, curves
+from tokencredit.report.folder import Run
+from tokencredit.report.headline import headline
+from tokencredit.report.intervals import EXPLAINED
+from tokencredit.report.methods import methods
+from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
+from tokencredit.report.visible import visible, visible_in
+from tokencredit.report.words import duration, grouped, percent
+
+STYLES = ("page.css", "tokens.css", "findings.css")
+SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")
+
+
+def _asset(name: str) -> str:
+    return resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def script_text() -> str:
+    """All scripts as one, so that one hash covers them."""
+    return '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
+
+
+def style_text() -> str:
+    return "\n".join(_asset(name) for name in STYLES)
+
+
+def content_policy(script: str, style: str) -> str:
+    """Nothing may be loaded or run but this very script and this very style."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def write_page(folders: Sequence[Path], out: Path) -> None:
+    if not folders:
+        raise ConfigError("report of no run; name at least one run folder")
+    page = render([Run(folder) for folder in folders])
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as problem:
+        raise ConfigError(f"out {out} cannot be written: {problem.strerror or problem}") from None
+
+
+def render(runs: Sequence[Run]) -> str:
+    shown = [choose(run, DATA_BUDGET // len(runs)) for run in runs]
+    page = _render(runs, shown)
+    if len(page.encode()) > PAGE_BUDGET:
+        # Texts other than tokens took more than their part: give tokens what is left, at least a little.
+        spare = max(100_000, DATA_BUDGET - (len(page.encode()) - PAGE_BUDGET))
+        page = _render(runs, [choose(run, spare // len(runs)) for run in runs])
+    return page
+
+
+def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
+    environment = Environment(
+        loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    script, style = script_text(), style_text()
+    environment.filters |= {"percent": percent, "grouped": grouped, "duration": duration}
+    found = curves(runs)
+    page = environment.get_template("page.html").render(
+        policy=content_policy(script, style),
+        style=Markup(style),
+        script=Markup(script),
+        runs=[
+            {
+                "headline": headline(run),
+                "methods": methods(run),
+                "blocks": {
+                    "tokens": {step: Markup(text) for step, text in one.tokens.items()},
+                    "about": {step: Markup(text) for step, text in one.about.items()},
+                },
+                "shown": one,
+            }
+            for run, one in zip(runs, shown, strict=True)
+        ],
+        index=Markup(page_json(_index(runs, shown))),
+        curves=[_figure(curve, drawn=can_draw()) for curve in found],
+        without_charts="" if can_draw() else WITHOUT,
+        interval=EXPLAINED,
+        differences=differences(runs) if len(runs) > 1 else [],
+        version=version("tokencredit"),
+    )
+    return page + ("" if page.endswith("\n") else "\n")
+
+
+def _figure(curve: Curve, *, drawn: bool) -> dict[str, Any]:
+    return {
+        "title": curve.title,
+        "caption": curve.caption,
+        "sentence": visible(curve.sentence),
+        "ends": [(visible(one.label), curve.figure(one.points[0].value), curve.figure(one.points[-1].value)) for one in curve.series],
+        "stacked": curve.stacked,
+        "svg": Markup(draw(curve)) if drawn else "",
+    }
+
+
+def _index(runs: Sequence[Run], shown: Sequence[Shown]) -> dict[str, Any]:
+    return {
+        "runs": [
+            {
+                "name": visible(run.name),
+                "steps": sorted(one.about),
+                "with_tokens": sorted(one.tokens),
+                "left_out": one.left_out,
+                "some_prompts": {str(step): list(counts) for step, counts in one.some_prompts.items()},
+                "trends": visible_in(trends(run)),
+            }
+            for run, one in zip(runs, shown, strict=True)
+        ]
+    }

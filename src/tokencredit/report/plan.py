@@ -1,0 +1,42 @@
+"""Which prompts met in which optimizer step, and how their right and wrong responses were spread."""
+
+from typing import Any
+
+from tokencredit.report.folder import Run
+from tokencredit.report.tokens import StepTokens
+
+VERDICTS = ("right", "wrong", "ungraded")
+
+
+def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
+    """Optimizer steps x prompts, in each cell the number of right, wrong and ungraded responses."""
+    plan = run.plans.get(tokens.step, {})
+    groups = list(tokens.by_group)
+    column = {group: at for at, group in enumerate(groups)}
+    step_of_row = _planned(plan) if plan else {response.row: _recorded(tokens, response.start) for response in tokens.responses}
+    count = len(plan["steps"]) if plan else max([step + 1 for step in step_of_row.values()], default=0)
+    cells = [[[0] * len(VERDICTS) for _ in groups] for _ in range(count)]
+    unplaced = 0
+    for response in tokens.responses:
+        step = step_of_row.get(response.row, -1)
+        if step < 0:
+            unplaced += 1
+        else:
+            cells[step][column[response.group]][VERDICTS.index(response.verdict)] += 1
+    return {
+        "kind": plan.get("kind"),
+        "digest": plan.get("digest"),
+        "groups": groups,
+        "cells": cells,
+        "unplaced": unplaced,
+        "steps": [{"denominator": step.get("denominator"), "tokens": step.get("tokens")} for step in plan.get("steps", [])],
+    }
+
+
+def _planned(plan: dict[str, Any]) -> dict[int, int]:
+    return {row: index for index, step in enumerate(plan["steps"]) for micro in step["micro_batches"] for row in micro}
+
+
+def _recorded(tokens: StepTokens, at: int) -> int:
+    step = tokens.columns["optimizer_step"][at]
+    return -1 if step is None else int(step)

@@ -1,0 +1,150 @@
+"""What fits on the page: training steps evenly spread, first and last always, and which were left out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from tokencredit.report.blocks import page_json, rounded, token_block
+from tokencredit.report.folder import Run
+from tokencredit.report.plan import plan_grid
+from tokencredit.report.tokens import StepTokens, number, read_step
+from tokencredit.report.visible import visible_in
+
+PAGE_BUDGET = 5_000_000
+"""Bytes a page may have."""
+
+DATA_BUDGET = 4_000_000
+"""Of them, what tokens and findings of all runs together may take; charts and text need the rest."""
+
+FEWEST_STEPS, MOST_STEPS = 5, 60
+"""Steps of one run on the page: at least so many (if there are), by showing fewer prompts of each; at most so many, to read no more."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The data blocks of one run: `tokens` and `about` (findings and plan) as page JSON by step."""
+
+    tokens: dict[int, str] = field(default_factory=dict)
+    about: dict[int, str] = field(default_factory=dict)
+    left_out: list[int] = field(default_factory=list)
+    some_prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Step -> prompts on the page and prompts there were, where not all of them fit."""
+
+
+def outside_in(steps: Sequence[int]) -> Iterator[int]:
+    """Last, first, then always the step farthest from those before it (the earlier of two equally far)."""
+    if not steps:
+        return
+    yield steps[-1]
+    distance = {step: steps[-1] - step for step in steps[:-1]}
+    if distance:
+        yield steps[0]
+        distance = {step: min(steps[-1] - step, step - steps[0]) for step in steps[1:-1]}
+    while distance:
+        farthest = max(distance, key=lambda step: distance[step])
+        yield farthest
+        del distance[farthest]
+        distance = {step: min(far, abs(step - farthest)) for step, far in distance.items()}
+
+
+def choose(run: Run, budget: int) -> Shown:
+    """Blocks of as many steps as the budget allows. Where that would be too few steps, each keeps only the prompts that fit its part."""
+    shown = Shown()
+    known = sorted({*run.token_steps, *run.finding_steps})
+    order = list(islice(outside_in(known), MOST_STEPS))
+    first = [_blocks(run, step) for step in order[:FEWEST_STEPS]]
+    part = fair_part([one.size for one in first], budget)
+    spent = 0
+    for place, step in enumerate(order):
+        one = first[place] if place < len(first) else _blocks(run, step)
+        if place < len(first) and one.size > part:
+            one = _fitting(one, part)
+        elif place >= len(first) and spent + one.size > budget:
+            break
+        spent += one.size
+        shown.about[step] = one.about
+        if one.tokens is not None:
+            shown.tokens[step] = one.block
+            if one.prompts < len(one.tokens.by_group):
+                shown.some_prompts[step] = (one.prompts, len(one.tokens.by_group))
+    shown.left_out.extend(step for step in known if step not in shown.about)
+    return shown
+
+
+class _Blocks(NamedTuple):
+    tokens: StepTokens | None
+    about: str
+    block: str
+    prompts: int
+
+    @property
+    def size(self) -> int:
+        return len(self.about.encode()) + len(self.block.encode())
+
+
+def _blocks(run: Run, step: int) -> _Blocks:
+    tokens = read_step(run, step) if step in run.token_steps else None
+    about = page_json(_about(run, step, tokens))
+    return _Blocks(tokens, about, "", 0) if tokens is None else _Blocks(tokens, about, page_json(token_block(tokens)), len(tokens.by_group))
+
+
+def fair_part(sizes: Sequence[int], budget: int) -> int:
+    """The largest part with which all stay in the budget when each takes its size or the part, whichever is less."""
+    left, part = budget, budget
+    for taken, size in enumerate(sorted(sizes)):
+        part = left // (len(sizes) - taken)
+        if size > part:
+            return part
+        left -= size
+    return max(sizes, default=part)
+
+
+def _fitting(whole: _Blocks, part: int) -> _Blocks:
+    """With the prompts that fit: looked-at ones first, at least one. Of responses too long even so, the beginnings that fit."""
+    tokens = whole.tokens
+    if tokens is None:
+        return whole
+    looked = {
+        group: sum(values[siblings[0].start] is not None for values in tokens.evidence.values())
+        for group, siblings in tokens.by_group.items()
+    }
+    order = sorted(tokens.by_group, key=lambda group: (-looked[group], group))
+    kept = whole
+    while kept.size > part and kept.prompts > 1:
+        count = max(1, min(kept.prompts * 9 // 10, kept.prompts * part // kept.size))
+        kept = _Blocks(tokens, whole.about, page_json(token_block(tokens, order[:count])), count)
+    longest = max((response.stop - response.start for response in tokens.responses), default=0)
+    while kept.size > part and longest > 1:
+        longest //= 2
+        kept = kept._replace(block=page_json(token_block(tokens, order[: kept.prompts], longest=longest)))
+    return kept
+
+
+def _about(run: Run, step: int, tokens: StepTokens | None) -> dict[str, Any]:
+    found = run.findings(step) if step in run.finding_steps else {}
+    return {
+        "findings": visible_in(_rounded_in(found.get("findings", []))),
+        "rollouts": found.get("rollouts_used"),
+        "method": visible_in(found.get("method")),
+        "plan": plan_grid(run, tokens) if tokens is not None else None,
+    }
+
+
+def _rounded_in(value: Any) -> Any:
+    if isinstance(value, float):
+        return rounded(value)
+    if isinstance(value, dict):
+        return {key: _rounded_in(inner) for key, inner in value.items()}
+    return [_rounded_in(inner) for inner in value] if isinstance(value, list) else value
+
+
+def trends(run: Run) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """Finding -> number -> (step, value) over all steps, whether or not the page holds the step itself."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for step in run.finding_steps:
+        for finding in run.findings(step).get("findings", []):
+            for name, value in finding.get("numbers", {}).items():
+                if (short := rounded(number(value))) is not None:
+                    found.setdefault(str(finding["name"]), {}).setdefault(name, []).append((step, short))
+    return found

@@ -1,0 +1,107 @@
+"""The tokens of one training step: responses, their siblings, and what an update did to each token."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tokencredit.errors import ConfigError
+from tokencredit.report.folder import Run
+from tokencredit.report.visible import visible
+
+NEEDED = ("row", "group", "position", "text")
+EVIDENCE = (
+    "change_first", "change_step", "predicted_first", "predicted_first_positive", "predicted_first_negative", "predicted_step",
+    "raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative", "kl", "entropy_after",
+    "coupling_own", "coupling_same", "coupling_other", "value_before", "value_after",
+)  # fmt: skip
+"""Columns of a finding file that are shown. Cancellation is left out: it follows from the raw ones."""
+
+
+class Response(NamedTuple):
+    """Tokens `start` to `stop` of the columns."""
+
+    row: int
+    group: int
+    start: int
+    stop: int
+    score: float | None
+
+    @property
+    def verdict(self) -> str:
+        return "ungraded" if self.score is None else "right" if self.score >= 1 else "wrong"
+
+
+def number(value: Any) -> float | None:
+    """None for what is missing, not a number, or infinite: JSON has no word for those."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class StepTokens:
+    """Columns in order of row and position. A column the file does not have is all None."""
+
+    step: int
+    columns: dict[str, list[Any]]
+    evidence: dict[str, list[float | None]]
+    """Aligned with the columns; None where a token was not looked at. Only what was measured somewhere is in it."""
+    responses: tuple[Response, ...]
+
+    @cached_property
+    def by_group(self) -> dict[int, list[Response]]:
+        """Siblings together, in an order in which those that share the longest beginning are neighbours."""
+        ids = self.columns["token_id"] if self.columns["token_id"].count(None) == 0 else self.columns["text"]
+        groups: dict[int, list[Response]] = {}
+        for response in self.responses:
+            groups.setdefault(response.group, []).append(response)
+        for siblings in groups.values():
+            siblings.sort(key=lambda sibling: (ids[sibling.start : sibling.stop], sibling.row))
+        return groups
+
+    def prompt(self, group: int) -> str:
+        return self.columns["prompt"][self.by_group[group][0].start] or ""
+
+    def values(self, name: str) -> list[float | None]:
+        """A column or a piece of evidence by name."""
+        if name in self.evidence:
+            return self.evidence[name]
+        return [number(value) for value in self.columns.get(name, [None] * len(self.columns["row"]))]
+
+    def text(self, at: int) -> str:
+        return visible(self.columns["text"][at] or "")
+
+
+COLUMNS = (
+    "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
+    "score", "reward", "advantage", "coefficient", "credit", "optimizer_step",
+)  # fmt: skip
+
+
+def read_step(run: Run, step: int) -> StepTokens:
+    found = run.token_columns(step)
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        raise ConfigError(f"tokens of step {step} in {run.folder} have no column {missing[0]!r}; they have {', '.join(found) or 'none'}")
+    order = sorted(range(len(found["row"])), key=lambda at: (found["row"][at], found["position"][at]))
+    columns = {name: [found[name][at] for at in order] if name in found else [None] * len(order) for name in COLUMNS}
+    return StepTokens(step, columns, _evidence(run, step, columns), tuple(_responses(columns)))
+
+
+def _responses(columns: dict[str, list[Any]]) -> list[Response]:
+    rows: Sequence[int] = columns["row"]
+    starts = [at for at in range(len(rows)) if at == 0 or rows[at] != rows[at - 1]]
+    return [
+        Response(rows[start], columns["group"][start], start, stop, number(columns["score"][start]))
+        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
+    ]
+
+
+def _evidence(run: Run, step: int, columns: dict[str, list[Any]]) -> dict[str, list[float | None]]:
+    found = run.evidence_columns(step)
+    if not found:
+        return {}
+    place = {key: at for at, key in enumerate(zip(found["row"], found["position"], strict=True))}
+    where = [place.get(key) for key in zip(columns["row"], columns["position"], strict=True)]
+    joined = {name: [None if at is None else number(found[name][at]) for at in where] for name in EVIDENCE if name in found}
+    return {name: values for name, values in joined.items() if any(value is not None for value in values)}

@@ -1,0 +1,136 @@
+"""A step of a run taken again: the same findings to the byte, from whatever checkpoint; and rollouts of others under the microscope."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.runs import files_of, run, small_config
+from fault.command import tokencredit
+from tokencredit.engine.local.policy import choose_device, load_policy
+from tokencredit.engine.local.replay import nearest_start, recreate
+from tokencredit.errors import ConfigError
+from tokencredit.record import RunFolder
+from tokencredit.rollout_file.rows import rollout_rows
+from tokencredit.rollout_file.write import write_rows
+
+LOOKS = {"every": 3, "groups": 2, "coupling_tokens": 64}
+
+
+def read_findings(folder: Path, step: int) -> dict:
+    return json.loads((folder / "findings" / f"step-{step:06}.json").read_text())
+
+
+@pytest.mark.parametrize("keep_every", [0, 2])
+def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=6, diagnose=LOOKS, keep_every=keep_every), folder)
+    stored = {name: content for name, content in files_of(folder).items() if "step-000006" in name and not name.startswith("checkpoints")}
+    assert len(stored) == 3
+    for name in stored:
+        (folder / name).unlink()
+    said = tokencredit("diagnose", str(folder), "--step", "6", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    start = "the base" if keep_every == 0 else "checkpoint step-000004"
+    assert f"Step 6 taken again from {start}; its plan is the one the run wrote down." in said.stdout
+    assert {name: (folder / name).read_bytes() for name in stored} == stored
+
+
+def test_the_nearest_checkpoint_is_one_from_which_the_step_is_still_to_come(tmp_path: Path) -> None:
+    run(small_config(steps=5, keep_every=2), tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    (folder.checkpoints / "step-000004.partial").mkdir()
+    assert [nearest_start(folder, step).step for step in (1, 2, 3, 4, 5)] == [0, 0, 2, 2, 4]
+    assert nearest_start(folder, 1).checkpoint is None
+    assert nearest_start(folder, 5).checkpoint == folder.checkpoints / "step-000004"
+
+
+def test_a_plan_that_differs_from_the_written_one_is_told(tmp_path: Path) -> None:
+    config = small_config(steps=2, diagnose=LOOKS)
+    run(config, tmp_path / "run")
+    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is True
+    plans = (tmp_path / "run" / "plans.jsonl").read_text()
+    (tmp_path / "run" / "plans.jsonl").write_text(plans.replace('"digest": "', '"digest": "x'))
+    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is False
+    (tmp_path / "run" / "plans.jsonl").unlink()
+    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is None
+
+
+def test_steps_outside_the_run_are_refused(tmp_path: Path) -> None:
+    config = small_config(steps=2)
+    run(config, tmp_path / "run")
+    for step in (0, 3):
+        with pytest.raises(ConfigError, match=f"step is {step} but the run has steps 1 to 2"):
+            recreate(RunFolder(tmp_path / "run"), config, step)
+
+
+def test_only_what_is_asked_for_and_nothing_overwritten(tmp_path: Path) -> None:
+    run(small_config(steps=1, diagnose=LOOKS), tmp_path / "run")
+    before = files_of(tmp_path / "run")
+    refused = tokencredit("diagnose", str(tmp_path / "run"), "--only", "flips,tax", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "is there already; replace it with --force, or write elsewhere with --out" in refused.stderr
+    elsewhere = tokencredit("diagnose", str(tmp_path / "run"), "--only", "flips,tax", "--out", "other", cwd=tmp_path)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert [finding["name"] for finding in read_findings(tmp_path / "other", 1)["findings"]] == ["flips", "tax"]
+    assert files_of(tmp_path / "run") == before
+    whole = {finding["name"]: finding for finding in read_findings(tmp_path / "run", 1)["findings"]}
+    assert read_findings(tmp_path / "other", 1)["findings"] == [whole["flips"], whole["tax"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "nothing to diagnose: give a run folder, or --model DIR and --rollouts FILE"),
+        (["nowhere"], "run nowhere is not a run folder: it has no config.toml"),
+        (["nowhere", "--only", "flops"], "only names 'flops', which is no finding; did you mean 'flips'?"),
+        (["nowhere", "--recipe", "dapo", "--learning-rate", "1"], "leave out --recipe, --learning-rate"),
+        (["--model", "steps-shift"], "nothing to diagnose"),
+        (["--model", "steps-shift", "--rollouts", "x.parquet", "--value-budget", "100"], "needs a task to grade them"),
+        (["--model", "steps-shift", "--rollouts", "x.parquet"], "x.parquet"),
+    ],
+)
+def test_mistakes_are_told_in_words(arguments: list[str], words: str, tmp_path: Path) -> None:
+    said = tokencredit("diagnose", *arguments, cwd=tmp_path)
+    assert said.returncode == 2
+    assert words in said.stderr
+    assert "Traceback" not in said.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_rollouts_of_another_trainer_are_looked_at(tmp_path: Path) -> None:
+    """A run's own batch, written to a file and looked at from the base, flips as it did in the run."""
+    config = small_config(recipe="dapo", steps=1, diagnose=LOOKS | {"groups": 0}, optimizer={"learning_rate": 3e-4, "warmup_steps": 0})
+    folder = tmp_path / "run"
+    run(config, folder)
+    trained = recreate(RunFolder(folder), config, 1).trained
+    rollouts, scored = trained.credited.rollouts, trained.credited.scored
+    write_rows(tmp_path / "rollouts.parquet", rollout_rows(rollouts, scored.score))
+    said = tokencredit(
+        "diagnose", "--model", "steps-shift", "--rollouts", "rollouts.parquet", "--recipe", "dapo", "--learning-rate", "3e-4",
+        "--groups", "0", "--out", "found", "--config", str(folder / "config.toml"), cwd=tmp_path,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    ours, theirs = ({f["name"]: f["numbers"] for f in read_findings(place, 1)["findings"]} for place in (folder, tmp_path / "found"))
+    for name in ("flips", "effect", "coupling", "masses", "drift"):
+        for key, value in ours[name].items():
+            assert theirs[name][key] == pytest.approx(value, rel=1e-3, abs=1e-3, nan_ok=True), (name, key)
+    assert (tmp_path / "found" / "config.toml").is_file()
+    assert (tmp_path / "found" / "tokens" / "step-000001.parquet").is_file()
+
+
+def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> None:
+    run(small_config(steps=1), tmp_path / "run")
+    model = tmp_path / "run" / "checkpoints" / "last"
+    before = {path: path.read_bytes() for path in model.iterdir()}
+    policy = load_policy(str(model), device=choose_device("cpu"), dtype="float32")
+    answers = {"2+2=": ["a:2+2=4;#4", "b:2+2=5;#5"]}
+    rows = [{"prompt": prompt, "response": text, "score": float(text.endswith("4"))} for prompt, texts in answers.items() for text in texts]
+    write_rows(tmp_path / "few.jsonl", rows)
+    said = tokencredit("diagnose", "--model", str(model), "--rollouts", "few.jsonl", "--recipe", "grpo", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert {path: path.read_bytes() for path in model.iterdir()} == before
+    found = {finding["name"]: finding for finding in read_findings(tmp_path / "diagnoses" / "001-grpo", 1)["findings"]}
+    assert found["flips"]["numbers"]["without_side"] == 0
+    assert found["masses"]["numbers"]["groups"] == 1
+    assert policy.end_tokens
