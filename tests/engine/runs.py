@@ -59,8 +59,8 @@ def stepper_of(config: TrainConfig) -> Stepper:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a run but the clocks."""
-    clocks = {"timing.jsonl", "result.json", "state.json"}
+    """Every file of a run but the clocks and the page that tells them."""
+    clocks = {"timing.jsonl", "result.json", "state.json", "report.html"}
     return {
         str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in clocks
     }

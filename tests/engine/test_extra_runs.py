@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.commands.flags import parse_train
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local import collect, continuations, revise, train
+from tokencredit.engine.local import collect, continuations, revise
+from tokencredit.engine.local import step as training_step
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.metrics import step_metrics
 from tokencredit.engine.local.pipeline import Pipeline, StageState
@@ -67,13 +68,13 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainedBatch, ExtraEvidence]:
     """The first training step, and the evidence that was sampled for it."""
     seen: list[ExtraEvidence] = []
-    gather = train.gather_extra
+    gather = training_step.gather_extra
 
     def gather_and_keep(*given: Any, **settings: Any) -> ExtraEvidence:
         seen.append(gather(*given, **settings))
         return seen[-1]
 
-    monkeypatch.setattr(train, "gather_extra", gather_and_keep)
+    monkeypatch.setattr(training_step, "gather_extra", gather_and_keep)
     stepper = stepper_of(config)
     trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local import extra, train
+from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
@@ -65,7 +65,7 @@ def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatc
         seen.append((found, greedy_one_by_one(policy, task, problems, config)))
         return found
 
-    monkeypatch.setattr(train, "gather_extra", gather_and_ask_again)
+    monkeypatch.setattr(step, "gather_extra", gather_and_ask_again)
     stepper = stepper_of(config)
     trained = stepper.step(0, StageState(), Stopwatch()).trained
     assert trained is not None

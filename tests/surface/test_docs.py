@@ -1,12 +1,13 @@
 """Every Python example in README and docs runs, and prints what the page says it prints."""
 
-import os
 import re
-import subprocess
-import sys
+import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,10 +25,7 @@ DRAWS_TOKENS = ("collect(", "train(")
 def test_an_example_runs_as_printed(tmp_path: Path, code: str, output: str | None) -> None:
     script = tmp_path / "example.py"
     script.write_text(code)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    done = run_forked(partial(runpy.run_path, str(script), run_name="__main__"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     if output is not None and not any(call in code for call in DRAWS_TOKENS):
         assert done.stdout.strip() == output.strip()

@@ -32,8 +32,9 @@ SIGNATURES = {
 }  # fmt: skip
 
 METRICS = {
-    "step", "rollouts_used", "learning_rate", "score", "reward", "dead_groups", "entropy", "length", "cut_off", "ungraded",
-    "unscored_tokens", "sampler_mismatch", "loss", "gradient_norm", "silenced_share", "ratio_mean", "optimizer_steps",
+    "step", "rollouts_used", "learning_rate", "score", "reward", "reward_std", "frac_reward_zero_std", "entropy",
+    "completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio", "ungraded",
+    "unscored_tokens", "sampling/sampling_logp_difference/mean", "loss", "grad_norm", "silenced_share", "ratio_mean", "optimizer_steps",
     "prompts_per_optimizer_step", "tokens", "coefficient_mean", "coefficient_std",
 }  # fmt: skip
 
@@ -149,12 +150,16 @@ def test_doctor_names_versions_and_extras(tmp_path: Path) -> None:
 
 
 def test_a_run_tells_before_after_folder_and_credit(tmp_path: Path) -> None:
-    done = tokencredit("train", "--steps", "2", *SMALL, cwd=tmp_path)
+    looking = [word for word in SMALL if word != "--no-report"]
+    done = tokencredit("train", "--steps", "2", *looking, "--diagnose.every", "1", "--diagnose.groups", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "Report: runs/001-delta/report.html" in done.stdout
+    assert "<h1" in (tmp_path / "runs" / "001-delta" / "report.html").read_text()
     for word in ("held-out accuracy", "before", "after", "runs/001-delta", "coloured by the credit", "right", "wrong", "reinforced"):
         assert word in done.stdout
     again = tokencredit("train", "--recipe", "grpo", "--steps", "1", *SMALL, cwd=tmp_path)
     assert "runs/002-grpo" in again.stdout
+    assert not (tmp_path / "runs" / "002-grpo" / "report.html").exists()
     named = [tokencredit("train", "--out", "mine", "--steps", "1", *SMALL, cwd=tmp_path) for _ in range(2)]
     assert [done.returncode for done in named] == [0, 0]
     assert (tmp_path / "mine" / "result.json").exists()

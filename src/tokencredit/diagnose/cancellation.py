@@ -74,7 +74,7 @@ def _summary(sides: Float[Tensor, "2 tok"], chosen: Bool[Tensor, " tok"]) -> tup
     return by_mass, mean_where(per_token, chosen & ~per_token.isnan())
 
 
-def _compared(whole: Tensor, mini: Tensor, part: Bool[Tensor, " tok"]) -> dict[str, float]:
+def _compared(whole: Tensor, mini: Tensor, part: Bool[Tensor, " tok"]) -> dict[str, float | int]:
     known = part & ~whole.isnan().any(0)
     in_step = known & ~mini.isnan().any(0)
     mass, mean = _summary(whole, known)
@@ -125,7 +125,7 @@ def _vocabulary_tables(table: TokenTable, sides: Float[Tensor, "2 tok"]) -> dict
     return {"by_vocabulary": tuple(row(number) for number in heaviest), "amplified_and_damped": tuple(rows)}
 
 
-def _note(overall: dict[str, float]) -> str:
+def _note(overall: dict[str, float | int]) -> str:
     tokens, lost = count(int(overall["tokens"]), "token"), overall["lost_mass"]
     if overall["mass"] != overall["mass"]:
         return f"Neither side pushes any of {tokens}, so there is nothing to cancel."

@@ -91,7 +91,7 @@ def _mean(values: list[float]) -> float:
     return math.fsum(values) / len(values) if values else float("nan")
 
 
-def _moved(pairs: list[_Pair]) -> dict[str, float]:
+def _moved(pairs: list[_Pair]) -> dict[str, float | int]:
     moves = [pair.move for pair in pairs]
     return {"pairs": len(pairs), "absolute": _mean([abs(move) for move in moves]), "rms": math.sqrt(_mean([move**2 for move in moves]))}
 
@@ -109,7 +109,7 @@ def _group_row(group: int, siblings: list[_Response]) -> TableRow:
     }
 
 
-def _note(source: str, numbers: dict[str, float]) -> str:
+def _note(source: str, numbers: dict[str, float | int]) -> str:
     equal, unequal = int(numbers["equal/pairs"]), int(numbers["unequal/pairs"])
     start = f"Among {source} responses, "
     if equal:

@@ -63,7 +63,7 @@ def effect(
     )
 
 
-def _agreement(predicted: Tensor, measured: Tensor) -> dict[str, float]:
+def _agreement(predicted: Tensor, measured: Tensor) -> dict[str, float | int]:
     known = ~(predicted.isnan() | measured.isnan())
     predicted, measured = predicted[known], measured[known]
     return {

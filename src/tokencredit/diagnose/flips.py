@@ -51,7 +51,7 @@ def flips(
     )
 
 
-def _moves(change: Tensor, chosen: Bool[Tensor, " tok"], band: float) -> dict[str, float]:
+def _moves(change: Tensor, chosen: Bool[Tensor, " tok"], band: float) -> dict[str, float | int]:
     chosen = chosen & ~change.isnan()
     return {
         "tokens": int(chosen.sum()),

@@ -82,7 +82,7 @@ def _dead(table: TokenTable) -> Bool[Tensor, " tok"]:
     return (extreme("amin", float("inf")) >= extreme("amax", -float("inf")))[index]
 
 
-def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok"]) -> dict[str, float]:
+def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok"]) -> dict[str, float | int]:
     total = float(moved[among].sum())
     return {
         "tokens": int((where & among).sum()),
@@ -92,7 +92,7 @@ def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok
     }
 
 
-def _note(shares: dict[str, dict[str, float]]) -> str:
+def _note(shares: dict[str, dict[str, float | int]]) -> str:
     if shares["any"]["kl_share"] != shares["any"]["kl_share"]:
         return "No token's distribution moved, so no tax could be told."
     told = [

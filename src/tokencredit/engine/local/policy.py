@@ -33,7 +33,9 @@ class Policy:
         return str(self.tokenizer.decode(kept, skip_special_tokens=False))
 
     def token_texts(self, tokens: list[int]) -> list[str]:
-        return [str(self.tokenizer.decode([token])) for token in tokens]
+        """Each token read alone; one that occurs often is read once."""
+        texts = {token: str(self.tokenizer.decode([token])) for token in set(tokens)}
+        return [texts[token] for token in tokens]
 
 
 def choose_device(asked: str) -> torch.device:

@@ -21,15 +21,16 @@ class TokenLabels(NamedTuple):
 
 def label_tokens(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> TokenLabels:
     """A token takes the class and the verdict of its first character; the end token is `end`."""
-    labels = TokenLabels([], [], [])
-    tokens, mask, groups = rollouts.tokens.cpu(), rollouts.mask.cpu(), rollouts.group.tolist()
-    for row, group in enumerate(groups):
+    tokens, mask = rollouts.tokens.cpu(), rollouts.mask.cpu()
+    labels = TokenLabels(policy.token_texts(tokens[mask].tolist()), [], [])
+    at = 0
+    for row, group in enumerate(rollouts.group.tolist()):
         ids = tokens[row][mask[row]].tolist()
-        pieces = policy.token_texts(ids)
+        pieces = labels.text[at : at + len(ids)]
+        at += len(ids)
         ended = bool(ids) and ids[-1] in policy.end_tokens
         body = pieces[:-1] if ended else pieces
         response, problem = "".join(body), problems[group]
-        labels.text.extend(pieces)
         labels.token_class.extend(_of_first_character(body, task.token_class(problem, response), "other") + ["end"] * ended)
         labels.step_right.extend(_of_first_character(body, step_verdicts(task, problem, response), None) + [None] * ended)
     return labels
