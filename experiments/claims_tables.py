@@ -9,18 +9,18 @@ from typing import Any
 Rows = list[dict[str, Any]]
 
 
-def told(rows: Rows, key: str, less: str | None = None) -> str:
-    """Mean ± standard deviation over seeds of a number, or of its difference to another one of the same row."""
-    values = [row[key] - (row[less] if less else 0) for row in rows if row.get(key) is not None]
+def told(rows: Rows, key: str) -> str:
+    """Mean ± standard deviation over seeds."""
+    values = [row[key] for row in rows if row.get(key) is not None]
     if not values:
         return "–"
     return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
 
 
-def paired(one: Rows, two: Rows, key: str) -> str:
-    """Difference of two arms, seed by seed, with its t."""
-    other = {row["seed"]: row for row in two}
-    gaps = [row[key] - other[row["seed"]][key] for row in one if row.get(key) is not None]
+def paired(one: Rows, two: Rows, key: str, other_key: str | None = None) -> str:
+    """Difference of two arms, or of two numbers, seed by seed, with its t."""
+    other = {row["seed"]: row[other_key or key] for row in two if row.get(key) is not None}
+    gaps = [row[key] - other[row["seed"]] for row in one if row.get(key) is not None]
     if len(gaps) < 2:
         return "–"
     error = stdev(gaps) / math.sqrt(len(gaps))
@@ -109,7 +109,8 @@ def movement(by_arm: dict[tuple[str, int, str], Rows]) -> None:
         both = by_arm[base, start, "shuffled"]
         kl = (cell for part in ("format", "decisive") for cell in (told(both, f"moved/kl/{part}"), told(alone, f"moved/kl/{part}")))
         gaps = (paired(both, alone, f"moved/kl/{part}") for part in ("format", "decisive"))
-        lines.append([base, str(start), *kl, *gaps, told(both, "effect/positive/format"), told(both, "effect/net/format")])
+        net, positive = "effect/net/format", "effect/positive/format"
+        lines.append([base, str(start), *kl, *gaps, told(both, positive), told(both, net), paired(both, both, net, positive)])
     header = ["format: both sides", "format: positive-only", "decisive: both sides", "decisive: positive-only"]
-    header += ["format, difference", "decisive, difference", "format in |D+|", "format in |D+ + D-|"]
+    header += ["format, difference", "decisive, difference", "format in |D+|", "format in |D+ + D-|", "difference"]
     print_table("Movement: share of KL moved, both sides against positive-only", ["base", "start", *header], lines)

@@ -24,6 +24,15 @@ from tokencredit.record import describe_environment
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
 
+SHOWN = (
+    "accuracy", "flips/first/positive/boosted", "flips/first/negative/boosted",
+    "flips/step/positive/boosted", "flips/step/negative/boosted",
+    "effect/first/correlation", "effect/step/correlation", "effect/raw/correlation", "cancellation/mass", "cancellation/mini/mass",
+    "coupling/share/own", "coupling/share/same", "coupling/share/other", "coupling/outvoted", "coupling/pairs/same",
+    "coupling/pairs/same_coupling", "coupling/pairs/low_of_same", "coupling/pairs/low_of_same_coupling", "tax/certain/kl", "tax/dead/kl",
+    "drift/equal/absolute", "drift/unequal/mean", "entropy/before", "entropy/after", "masses/dead_groups",
+)  # fmt: skip
+
 SHOTS = "23+45=68\n17+31=48\n56+27=83\n"
 
 
@@ -51,7 +60,7 @@ def diagnose(model: Path, file: Path, out: Path, rate: float, recipe: str) -> di
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
-    keys = sorted({key for row in rows for key in row if "/" in key})
+    keys = [key for key in SHOWN if key in rows[0]]
     arms = list(dict.fromkeys((row["recipe"], row["rate"]) for row in rows))
     print(f"| number | {' | '.join(f'{recipe}, rate {rate:g}' for recipe, rate in arms)} |\n|{' --- |' * (1 + len(arms))}")
     for key in keys:
