@@ -85,7 +85,7 @@ def look(folder: Path, step: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "correlation/first": found["effect"]["numbers"]["first/correlation"],
         "correlation/step": found["effect"]["numbers"]["step/correlation"],
-        **{f"flips/{key}": flips[f"step/{key}"] for key in ("positive/boosted", "negative/boosted", "positive/flip", "negative/flip")},
+        **{f"flips/{key}": flips[f"step/band/{key}"] for key in ("positive/boosted", "negative/boosted", "positive/flip", "negative/flip")},
         **{
             f"flips/unsure/{row['side']}/boosted": row["boosted"]
             for row in unsure
@@ -113,7 +113,7 @@ def look(folder: Path, step: int) -> dict[str, Any]:
     return result
 
 
-def one_seed(base: str, seed: int, scratch: Path) -> list[dict[str, Any]]:
+def one_seed(base: str, seed: int, scratch: Path, arms: dict[str, str]) -> list[dict[str, Any]]:
     common = f"{BASES[base]} --seed {seed} {NO_EVALUATION} {LOOK}"
     steady = train(f"--recipe dapo --steps 40 --keep-every 20 --diagnose.every 20 {common}", scratch / f"{base}-{seed}")
     commit = json.loads((steady / "env.json").read_text())["commit"]
@@ -121,7 +121,7 @@ def one_seed(base: str, seed: int, scratch: Path) -> list[dict[str, Any]]:
     # The last of two equal flags counts. Another seed, so that the checkpoint does not meet the prompts of the run's first step again.
     starts = {0: "", 20: f"--model {steady / 'checkpoints' / 'step-000020'} --seed {1000 + seed}"}
     for start, other in starts.items():
-        for arm, flags in ARMS.items():
+        for arm, flags in arms.items():
             worth = VALUE if arm == "shuffled" else ""
             folder = train(f"{flags} {common} {other} --steps 1 --diagnose.every 1 {worth}", scratch / f"{base}-{seed}-{start}-{arm}")
             rows.append({"arm": arm, "start": start, **look(folder, 1)})
@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--bases", default=",".join(BASES))
+    parser.add_argument("--runs-only", action="store_true", help="leave the arms out")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     file = options.out / "results.json"
@@ -142,7 +143,9 @@ def main() -> None:
     if options.jobs and wanted:
         options.out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
-            for number, found in enumerate(pool.map(lambda chosen: one_seed(*chosen, Path(scratch)), wanted), 1):
+            for number, found in enumerate(
+                pool.map(lambda chosen: one_seed(*chosen, Path(scratch), {} if options.runs_only else ARMS), wanted), 1
+            ):
                 rows += found
                 file.write_text(json.dumps(rows, indent=1) + "\n")
                 print(f"{number} of {len(wanted)}", file=sys.stderr)

@@ -24,7 +24,7 @@ THRESHOLD = 0.8
 
 def train(recipe: str, seed: int, flags: str, runs: Path) -> dict[str, Any]:
     folder = runs / f"{recipe}-{seed}-{abs(hash(flags))}"
-    command = [sys.executable, "-m", "tokencredit", "train", "--recipe", recipe, "--seed", str(seed), "--out", str(folder)]
+    command = [sys.executable, "-m", "tokencredit", "train", "--recipe", recipe, "--seed", str(seed), "--no-report", "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     said = runs / f"{folder.name}.txt"
     with said.open("w") as output:

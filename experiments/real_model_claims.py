@@ -25,10 +25,10 @@ from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
 
 SHOWN = (
-    "accuracy", "flips/first/positive/boosted", "flips/first/negative/boosted",
-    "flips/step/positive/boosted", "flips/step/negative/boosted",
+    "accuracy", "flips/first/band/positive/boosted", "flips/first/band/negative/boosted",
+    "flips/step/band/positive/boosted", "flips/step/band/negative/boosted",
     "effect/first/correlation", "effect/step/correlation", "effect/raw/correlation", "cancellation/mass", "cancellation/mini/mass",
-    "coupling/share/own", "coupling/share/same", "coupling/share/other", "coupling/outvoted", "coupling/pairs/same",
+    "coupling/outvoted", "coupling/pairs/same",
     "coupling/pairs/same_coupling", "coupling/pairs/low_of_same", "coupling/pairs/low_of_same_coupling", "tax/certain/kl", "tax/dead/kl",
     "drift/equal/absolute", "drift/unequal/mean", "entropy/before", "entropy/after", "masses/dead_groups",
 )  # fmt: skip

@@ -5,6 +5,7 @@ metrics.jsonl and plans.jsonl hold no clock, so two runs of one seed write the s
 
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -45,7 +46,6 @@ class RunFolder:
     def begin(self, config_toml: str) -> None:
         try:
             (self.path / "tokens").mkdir(parents=True)
-            self.checkpoints.mkdir()
         except OSError as problem:
             raise ConfigError(f"run folder {self.path} cannot be made: {problem.strerror or problem}") from None
         self._write("config.toml", config_toml)
@@ -77,13 +77,21 @@ class RunFolder:
                     raise ConfigError(f"{path} is damaged: line {number} is not JSON") from None
         return rows
 
+    def step_files(self, folder: str) -> list[tuple[int, Path]]:
+        """Finished files of training steps in a folder of the run; what a crash left half-written is not among them."""
+        found = ((re.fullmatch(r"step-(\d+)\.(json|jsonl|parquet)", file.name), file) for file in (self.path / folder).glob("step-*"))
+        return sorted((int(match[1]), file) for match, file in found if match is not None)
+
     def rewind(self, step: int) -> None:
         """Forget everything after training step `step`, so that a resumed run writes it once."""
         for name in ("metrics.jsonl", "timing.jsonl", "plans.jsonl"):
             kept = [row for row in self.read(name) if row["step"] <= step]
             self._write(name, "".join(json.dumps(row) + "\n" for row in kept))
-        for file in (*(self.path / "tokens").glob("step-*"), *(self.path / "findings").glob("step-*")):
-            if int(file.stem.removeprefix("step-")) > step:
+        for folder in ("tokens", "findings"):
+            for number, file in self.step_files(folder):
+                if number > step:
+                    file.unlink()
+            for file in (self.path / folder).glob("*.partial"):
                 file.unlink()
 
     def write_tokens(self, step: int, columns: Mapping[str, Sequence[Any]]) -> None:

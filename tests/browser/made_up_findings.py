@@ -10,11 +10,11 @@ CONFIDENCE = ("p < 0.5", "p 0.5–0.9", "p 0.9–0.99", "p ≥ 0.99")
 def made_up_findings(numbers: random.Random, step: int) -> dict[str, Any]:
     share = numbers.random
     matrix = [
-        {"horizon": horizon, "band": band, "side": side, "tokens": 900, "boosted": risen, "suppressed": 0.98 - risen, "unchanged": 0.02,
-         "mean_change": 0.01 * risen}
+        {"horizon": horizon, "band": band, "side": side, "tokens": 900, "boosted": risen, "suppressed": 1 - still - risen,
+         "unchanged": still, "mean_change": 0.01 * risen}
         for horizon in ("first", "step")
-        for band in (0.0, 1e-4)
-        for side, risen in (("positive", 0.5 + 0.2 * share()), ("negative", 0.3 + 0.2 * share()))
+        for band, still in ((0.0, 0.02), (1e-4, 0.42))
+        for side, risen in (("positive", 0.3 + 0.2 * share()), ("negative", 0.2 + 0.2 * share()))
     ]  # fmt: skip
     by_side = [
         {"horizon": "step", "token_class": name, "side": "positive", "tokens": 40, "boosted": share(), "suppressed": share()}
@@ -24,7 +24,9 @@ def made_up_findings(numbers: random.Random, step: int) -> dict[str, Any]:
         "name": "flips",
         "note": "After the whole training step: 38.2 % of 900 tokens of positive advantage fell, 41.0 % of 900 of negative advantage rose.",
         "numbers": {"dead_band": 1e-4, "step/positive/flip": matrix[4]["suppressed"], "step/negative/flip": matrix[5]["boosted"],
-                    "step/similarity": abs(matrix[4]["boosted"] - matrix[5]["boosted"])},
+                    "step/similarity": abs(matrix[4]["boosted"] - matrix[5]["boosted"]),
+                    "step/band/positive/flip": matrix[6]["suppressed"], "step/band/negative/flip": matrix[7]["boosted"],
+                    "step/band/similarity": abs(matrix[6]["boosted"] - matrix[7]["boosted"])},
         "tables": {"matrix": matrix, "by_class": by_side},
     }  # fmt: skip
     by_class = [
@@ -39,7 +41,7 @@ def made_up_findings(numbers: random.Random, step: int) -> dict[str, Any]:
     cancellation = {
         "name": "cancellation",
         "note": "Over the whole batch 71.3 % of what the two sides do to 1800 tokens cancels.",
-        "numbers": {"mass": 0.6 + share() / 5, "mini/mass": 0.4 + share() / 5, "lost/mass": 0.23, "mean": 0.5},
+        "numbers": {"mass": 0.6 + share() / 5, "mini/mass": 0.4 + share() / 5, "lost/mass": -0.0625, "mean": 0.5},
         "tables": {"by_class": by_class, "amplified_and_damped": pushed},
     }
     pairs = [
@@ -80,4 +82,10 @@ def made_up_findings(numbers: random.Random, step: int) -> dict[str, Any]:
         "numbers": {"rain": None, "wind/speed": 3.5},
         "tables": {"by_day": [{"day": day, "rain": share()} for day in range(30)], "nothing": []},
     }
-    return {"step": step, "rollouts_used": 0, "method": "jvp", "findings": [unknown, flips, *simple, cancellation, coupling]}
+    return {
+        "step": step,
+        "rollouts_used": 0,
+        "method": "jvp",
+        "looked_at": {"groups": 2, "of": 8},
+        "findings": [unknown, flips, *simple, cancellation, coupling],
+    }

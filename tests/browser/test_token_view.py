@@ -31,12 +31,18 @@ def choose(page: Page, name: str, value: str) -> None:
     page.locator(f"#controls input[name={name}][value={value}]").locator("xpath=..").click()
 
 
+def by_number(page: Page) -> Page:
+    """A step with findings opens sorted by flips; most tests want prompts in the order of the file."""
+    choose(page, "sort", "number")
+    return page
+
+
 def background(token: Locator) -> str:
     return token.evaluate("element => getComputedStyle(element).backgroundColor")
 
 
 def test_every_token_of_the_first_prompts_is_shown_as_recorded(open_page: OpenPage, report: Path) -> None:
-    page, packed = open_page(report), block(report, 20)
+    page, packed = by_number(open_page(report)), block(report, 20)
     shown = page.locator("#view .line").first.locator(".t").all_text_contents()
     assert shown == [packed["texts"][place] for place in packed["tokens"]["text"][: packed["responses"]["count"][0]]]
     assert page.locator("#view .prompt").count() == 4
@@ -44,7 +50,7 @@ def test_every_token_of_the_first_prompts_is_shown_as_recorded(open_page: OpenPa
 
 
 def test_sign_is_in_the_colour_and_in_the_bar_and_follows_the_numbers(open_page: OpenPage, report: Path) -> None:
-    page, packed = open_page(report), block(report, 20)
+    page, packed = by_number(open_page(report)), block(report, 20)
     for place, name in enumerate(classes(page)[:200]):
         credit = packed["tokens"]["credit"][place]
         assert ("up-" in name, "down-" in name) == (credit > 0, credit < 0)
@@ -57,7 +63,7 @@ def test_sign_is_in_the_colour_and_in_the_bar_and_follows_the_numbers(open_page:
 
 @pytest.mark.parametrize("by", ["coefficient", "change_first", "change_step", "predicted", "entropy", "gain", "right"])
 def test_the_chooser_changes_colours_and_the_legend(open_page: OpenPage, report: Path, by: str) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     before, legend = classes(page), page.locator("#legend").text_content()
     choose(page, "by", by)
     assert classes(page) != before
@@ -65,14 +71,14 @@ def test_the_chooser_changes_colours_and_the_legend(open_page: OpenPage, report:
 
 
 def test_entropy_has_sizes_and_no_sign(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     choose(page, "by", "entropy")
     assert page.locator("#view [class*=size-]").count() > 100
     assert page.locator("#view [class*=up-], #view [class*=down-]").count() == 0
 
 
 def test_filters_leave_right_or_wrong_responses(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     everything = page.locator("#view .response").count()
     assert everything == 32
     choose(page, "filter", "right")
@@ -94,13 +100,17 @@ def test_prompts_are_sorted_by_flips_and_by_surprise_as_the_numbers_say(open_pag
             for _ in range(packed["responses"]["count"][response]):
                 lowest = min(lowest, packed["tokens"]["logp"][start])
                 if response in packed["covers"][cover]:
-                    product = packed["tokens"]["credit"][start] * changes[seen]
-                    moved, against, seen = moved + (packed["tokens"]["credit"][start] != 0), against + (product < 0), seen + 1
+                    credit, change = packed["tokens"]["credit"][start], changes[seen]
+                    moved, against = moved + (credit != 0), against + (abs(change) > 1e-4 and credit * change < 0)
+                    seen += 1
                 start += 1
         flips[prompt["group"]] = against / moved if moved else -1
         least[prompt["group"]] = lowest
-    choose(page, "sort", "flip")
+    assert page.locator("#controls input[name=sort]:checked").input_value() == "flip"
     assert groups(page) == sorted(flips, key=lambda group: (-flips[group], group))[:4]
+    first = page.locator("#view .prompt").first
+    share = 100 * flips[groups(page)[0]]
+    expect(first.locator(".facts")).to_contain_text(f"{share:.1f}\u202f% of tokens moved against their credit")
     choose(page, "sort", "surprise")
     assert groups(page) == sorted(least, key=lambda group: (least[group], group))[:4]
     choose(page, "sort", "number")
@@ -108,7 +118,7 @@ def test_prompts_are_sorted_by_flips_and_by_surprise_as_the_numbers_say(open_pag
 
 
 def test_pages_of_prompts(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     assert page.locator("#page-back").is_disabled()
     page.locator("#page-on").click()
     assert groups(page) == [4, 5, 6, 7]
@@ -117,7 +127,7 @@ def test_pages_of_prompts(open_page: OpenPage, report: Path) -> None:
 
 
 def test_steps_are_parsed_when_chosen_and_show_their_own_tokens(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     page.locator("#step-back").click()
     assert page.locator("#step").input_value() == "10"
     packed = block(report, 10)
@@ -128,7 +138,7 @@ def test_steps_are_parsed_when_chosen_and_show_their_own_tokens(open_page: OpenP
 
 
 def test_shared_beginnings_are_marked_up_to_the_branch(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     lines = (
         page.locator("#view .prompt")
         .first.locator(".line")
@@ -145,7 +155,7 @@ def test_shared_beginnings_are_marked_up_to_the_branch(open_page: OpenPage, repo
 
 
 def test_keys_move_between_tokens_and_responses(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     where = """() => {
         const line = document.activeElement.closest('.line');
         if (!line) return null;
@@ -178,7 +188,7 @@ def test_keys_move_between_tokens_and_responses(open_page: OpenPage, report: Pat
 
 
 def test_tab_reaches_the_tokens_once(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     page.locator("#wrap").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.classList.contains('t')")
@@ -187,7 +197,7 @@ def test_tab_reaches_the_tokens_once(open_page: OpenPage, report: Path) -> None:
 
 
 def test_pointing_shows_all_numbers_of_the_token(open_page: OpenPage, report: Path) -> None:
-    page, packed = open_page(report), block(report, 20)
+    page, packed = by_number(open_page(report)), block(report, 20)
     token = page.locator("#view .t").nth(6)
     token.hover()
     detail = page.locator("#detail")
@@ -212,8 +222,48 @@ def test_pointing_shows_all_numbers_of_the_token(open_page: OpenPage, report: Pa
     expect(detail).to_contain_text("Point at a token")
 
 
+def test_a_resting_pointer_does_not_take_the_detail_from_the_focus(open_page: OpenPage, report: Path) -> None:
+    page = by_number(open_page(report))
+    page.locator("#view .line").nth(2).locator(".t").nth(6).click()
+    page.keyboard.press("PageDown")
+    page.wait_for_timeout(300)
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    where = re.search(r"token 1 of \d+, response \d+", focused)
+    assert where is not None
+    expect(page.locator("#detail")).to_contain_text(where[0])
+    page.locator("#view .line").nth(2).locator(".t").nth(6).hover()
+    expect(page.locator("#detail")).to_contain_text("token 7 of")
+
+
+@pytest.mark.parametrize(
+    ("logp", "told"), [("-5.7e-5", "1 − 5.7e−5"), ("-0.0051", "0.995"), ("-0.004", "1 − 4.0e−3"), ("0", "1"), ("-1", "0.368")]
+)
+def test_near_certainty_shows_what_is_missing(open_page: OpenPage, tmp_path: Path, logp: str, told: str) -> None:
+    folder = make_run(tmp_path / "run", looked_at=0, token_steps=(1,), prompts=1)
+    table = parquet.read_table(folder / "tokens" / "step-000001.parquet")
+    column = table.column_names.index("logp")
+    parquet.write_table(table.set_column(column, "logp", [[float(logp)] * len(table)]), folder / "tokens" / "step-000001.parquet")
+    write_report([folder], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    page.locator("#view .t").first.click()
+    expect(page.locator("#detail dt:text-is('probability') + dd")).to_have_text(told)
+
+
+def test_a_step_without_findings_opens_by_number(open_page: OpenPage, tmp_path: Path) -> None:
+    write_report([make_run(tmp_path / "run", looked_at=0)], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    assert page.locator("#controls input[name=sort]:checked").input_value() == "number"
+    assert groups(page) == [0, 1, 2, 3]
+
+
+def test_on_a_narrow_page_the_detail_leaves_room(open_page: OpenPage, report: Path) -> None:
+    page = open_page(report, width=700)
+    page.locator("#view .t").first.click()
+    assert page.locator("#detail").evaluate("panel => panel.offsetHeight / innerHeight") <= 0.31
+
+
 def test_a_token_in_focus_says_what_it_is(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     page.locator("#view .t").first.click()
     assert re.match(
         r"[ab], token 1 of \d+, response \d+, (right|wrong), credit ", page.locator("#view .t").first.get_attribute("aria-label") or ""
@@ -221,7 +271,7 @@ def test_a_token_in_focus_says_what_it_is(open_page: OpenPage, report: Path) -> 
 
 
 def test_a_response_without_evidence_says_so(open_page: OpenPage, report: Path) -> None:
-    page = open_page(report)
+    page = by_number(open_page(report))
     page.locator("#page-on").click()
     page.locator("#view .t").first.hover()
     expect(page.locator("#detail")).to_contain_text("was not measured")
@@ -233,7 +283,7 @@ def test_prompts_without_the_chosen_number_come_last(open_page: OpenPage, tmp_pa
     moved = [row + 40 for row in tokens["row"].to_pylist()]
     parquet.write_table(tokens.set_column(1, "row", [moved]), folder / "findings" / "step-000020.parquet")
     write_report([folder], tmp_path / "page.html")
-    page = open_page(tmp_path / "page.html")
+    page = by_number(open_page(tmp_path / "page.html"))
     assert groups(page) == [0, 1, 2, 3]
     choose(page, "by", "predicted")
     assert groups(page) == [5, 6, 0, 1]
@@ -269,9 +319,11 @@ def test_text_stands_out_from_its_background_in_both_themes(open_page: OpenPage,
         for name in ("up-9", "down-9", "up-5", "down-5", "size-9"):
             page.locator("#view .t").nth(3).evaluate(f"element => {{ element.className = 't {name}' }}")
             assert page.locator("#view .t").nth(3).evaluate(contrast) >= 4.5, (name, dark)
-        page.locator("#view .t").nth(3).evaluate("element => { element.className = 't up-9 shared' }")
-        # What siblings share is faint on purpose, and still large-text legible.
-        assert page.locator("#view .t").nth(3).evaluate(contrast) >= 2.9
+        for level in range(1, 10):
+            for kind in ("up", "down", "size"):
+                name = f"t {kind}-{level} shared"
+                page.locator("#view .t").nth(3).evaluate(f"element => {{ element.className = '{name}' }}")
+                assert page.locator("#view .t").nth(3).evaluate(contrast) >= 4.5, (name, dark)
         for quiet in (".facts", ".verdict", ".fine", ".eyebrow"):
             assert page.locator(quiet).first.evaluate(contrast) >= 4.5, (quiet, dark)
 

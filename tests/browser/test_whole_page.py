@@ -1,5 +1,6 @@
 """The page as a whole: findings, plan, several runs, hostile text, size and speed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def test_findings_are_drawn_from_their_tables(open_page: OpenPage, report: Path)
     framed = matrix.locator(".flip").all_text_contents()
     assert len(framed) == 2
     assert all(re.fullmatch(r"\d+\.\d\u202f%flip", cell) for cell in framed)
+    expect(page.locator("[data-finding=flips] .asks")).to_have_text("Does a token move the way its response's advantage points?")
+    expect(page.locator("[data-finding=flips] .fine")).to_have_text("A token that moved by no more than 1e−4 nats counts as unmoved.")
+    assert all(cell == "42.0\u202f%" for cell in matrix.locator("td:nth-child(3)").all_text_contents())
+    tiles = page.locator("[data-finding=flips] .tile-value").all_text_contents()
+    assert [cell.removesuffix("flip") for cell in framed] == tiles[:2]
+    assert re.fullmatch(r"\d+\.\d points", tiles[2])
+    assert page.locator("[data-finding=cancellation] .tile-value").last.text_content() == "−6.3 points"
     bars = page.locator("[data-finding=cancellation] .bars").first
     assert bars.locator("tbody tr").count() == 14
     assert page.locator("[data-finding=cancellation] .pushed").count() == 2
@@ -48,6 +56,40 @@ def test_a_finding_no_page_knows_is_shown_with_its_numbers_and_tables(open_page:
     assert card.locator("details[open] tbody tr").count() == 12
     card.locator("button.more").click()
     assert card.locator("details[open] tbody tr").count() == 30
+
+
+def test_the_lead_says_how_much_was_looked_at_and_how(open_page: OpenPage, report: Path) -> None:
+    expect(open_page(report).locator("#findings-told")).to_contain_text(
+        "predicted by jvp (forward-mode differentiation). Predictions cover 2 of 8 prompts."
+    )
+
+
+def test_correlations_have_one_format_and_a_small_range_is_drawn_small(open_page: OpenPage, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    for step, value in ((1, 0.9999), (10, 1.0), (20, 1.0)):
+        effect = {
+            "name": "effect",
+            "note": "",
+            "tables": {},
+            "numbers": {"first/correlation": value, "step/correlation": 0.97 + 0.03 * (step > 1)},
+        }
+        (folder / "findings" / f"step-{step:06}.json").write_text(json.dumps({"findings": [effect]}))
+    write_report([folder], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    assert page.locator(".tile-value").all_text_contents() == ["1.000", "1.000"]
+    heights = page.locator(".spark polyline").evaluate_all("lines => lines.map((line) => line.getBBox().height)")
+    assert heights[0] < 1
+    assert heights[1] > 19
+    assert page.locator(".spark-ends").last.locator("span").all_text_contents() == ["1.000", "0.970"]
+
+
+def test_a_wide_plan_can_be_reached_and_says_that_it_scrolls(open_page: OpenPage, tmp_path: Path) -> None:
+    write_report([make_run(tmp_path / "run", prompts=32, token_steps=(1,))], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html", width=700)
+    expect(page.locator("#plan-grid .hint")).to_be_visible()
+    assert page.locator("#plan-grid .scroll").get_attribute("tabindex") == "0"
+    write_report([make_run(tmp_path / "small", prompts=4, token_steps=(1,))], tmp_path / "page.html")
+    expect(open_page(tmp_path / "page.html").locator("#plan-grid .hint")).to_be_hidden()
 
 
 def test_the_plan_has_a_dot_for_every_response(open_page: OpenPage, report: Path) -> None:
@@ -78,6 +120,7 @@ def test_hostile_text_is_shown_as_text_and_nothing_runs(open_page: OpenPage, tmp
     config.write_text(config.read_text().replace('model = "steps-shift"', 'model = "<script>alert(4)</script>"'))
     write_report([folder], tmp_path / "page.html")
     page = open_page(tmp_path / "page.html")
+    page.locator("#controls input[value=number]").locator("xpath=..").click()
     shown = page.locator("#view .line").first.locator(".t").all_text_contents()
     assert shown[0] == HOSTILE[0]
     assert shown[1] == HOSTILE[1]
@@ -101,6 +144,7 @@ def test_a_long_line_is_cut_and_shown_on_demand(open_page: OpenPage, tmp_path: P
     folder = make_run(tmp_path / "run", texts=HOSTILE)
     write_report([folder], tmp_path / "page.html")
     page = open_page(tmp_path / "page.html")
+    page.locator("#controls input[value=number]").locator("xpath=..").click()
     first = page.locator("#view .line").first
     length = len(first.text_content() or "")
     assert length < 3000
@@ -123,6 +167,8 @@ def test_a_large_run_stays_small_and_opens_at_once(open_page: OpenPage, tmp_path
     assert (steps[0], steps[-1]) == (1, 8)
     told = page.locator("#left-out").text_content() or ""
     assert f"{8 - len(steps)} step" in told
+    left_out = ", ".join(str(step) for step in range(1, 9) if step not in steps)
+    expect(page.locator("#left-out details")).to_contain_text(f"left out to keep the page small{left_out}")
     assert re.search(r"\d+ of 48 prompts fit on the page", told)
     shown = int(told.split()[0])
     expect(page.locator("#page-told")).to_contain_text(f"of {shown}")

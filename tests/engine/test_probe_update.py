@@ -161,6 +161,15 @@ def test_movement_compares_whole_distributions() -> None:
     assert not found.kl[~rollouts.mask].any()
 
 
+def test_a_token_is_scored_to_the_bit_as_it_is_elsewhere() -> None:
+    """Or unchanged weights would seem to have moved it."""
+    policy, rollouts = tiny_policy(torch.float32), made_up_rollouts()
+    found = movement(policy.model, policy.model, rollouts, **LIMITS)
+    scored = gather_evidence(policy.model, rollouts, keep_hidden=True, **LIMITS)
+    assert torch.equal(found.before.logp, scored.logp)
+    assert torch.equal(found.before.entropy, scored.entropy)
+
+
 def test_nothing_moved_is_no_divergence() -> None:
     policy, rollouts = tiny_policy(torch.float32), made_up_rollouts()
     found = movement(policy.model, policy.model, rollouts, **LIMITS)

@@ -7,7 +7,6 @@ import pytest
 
 from engine.runs import files_of, run, small_config
 from fault.command import tokencredit
-from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.replay import nearest_start, recreate
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
@@ -60,7 +59,7 @@ def test_steps_outside_the_run_are_refused(tmp_path: Path) -> None:
     config = small_config(steps=2)
     run(config, tmp_path / "run")
     for step in (0, 3):
-        with pytest.raises(ConfigError, match=f"step is {step} but the run has steps 1 to 2"):
+        with pytest.raises(ConfigError, match=f"step is {step} but the run has taken steps 1 to 2"):
             recreate(RunFolder(tmp_path / "run"), config, step)
 
 
@@ -78,6 +77,59 @@ def test_only_what_is_asked_for_and_nothing_overwritten(tmp_path: Path) -> None:
     assert read_findings(tmp_path / "other", 1)["findings"] == [whole["flips"], whole["tax"]]
 
 
+def test_a_step_with_another_plan_leaves_the_run_s_files_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=2, diagnose=LOOKS), folder)
+    plans = (folder / "plans.jsonl").read_text()
+    (folder / "plans.jsonl").write_text(plans.replace('"digest": "', '"digest": "x'))
+    before = files_of(folder)
+    refused = tokencredit("diagnose", str(folder), "--step", "2", "--force", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "has another plan than the run wrote down" in refused.stderr
+    assert files_of(folder) == before
+    told = tokencredit("diagnose", str(folder), "--step", "2", "--out", "there", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "DIFFERS" in told.stdout
+    assert json.loads((tmp_path / "there" / "diagnosis.json").read_text())["subject"] == f"step 2 of {folder}"
+
+
+def test_a_folder_holds_several_diagnoses_and_nothing_else_is_taken_for_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=3), folder)
+    for step in ("1", "2"):
+        done = tokencredit("diagnose", str(folder), "--step", step, "--only", "masses", "--out", "found", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "found" / "findings").glob("*.json")} == {"step-000001.json", "step-000002.json"}
+    assert len((tmp_path / "found" / "plans.jsonl").read_text().splitlines()) == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("dear")
+    refused = tokencredit("diagnose", str(folder), "--step", "3", "--out", "other", cwd=tmp_path)
+    assert "holds something that is no diagnosis" in refused.stderr
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+
+
+def test_nothing_is_sampled_for_findings_that_were_not_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=1), folder)
+    done = tokencredit("diagnose", str(folder), "--only", "flips", "--value-budget", "256", "--drift-budget", "64", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_findings(folder, 1)["rollouts_used"] == 0
+    refused = tokencredit("diagnose", str(folder), "--only", "value", "--force", cwd=tmp_path)
+    assert "allow some with --value-budget" in refused.stderr
+
+
+def test_what_a_crash_left_half_written_is_no_step(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = small_config(diagnose=LOOKS)
+    run(config, tmp_path / "whole")
+    run(config, folder, stop_after=2)
+    for name in ("findings/step-000003.json.partial", "tokens/step-000003.parquet.partial"):
+        (folder / name).write_text("half")
+    assert tokencredit("diagnose", str(folder), "--only", "masses", "--force", cwd=tmp_path).returncode == 0
+    run(config, folder, resume=True)
+    assert not list(folder.rglob("*.partial"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -87,6 +139,7 @@ def test_only_what_is_asked_for_and_nothing_overwritten(tmp_path: Path) -> None:
         (["nowhere", "--recipe", "dapo", "--learning-rate", "1"], "leave out --recipe, --learning-rate"),
         (["--model", "steps-shift"], "nothing to diagnose"),
         (["--model", "steps-shift", "--rollouts", "x.parquet", "--value-budget", "100"], "needs a task to grade them"),
+        (["--model", "steps-shift", "--rollouts", "x.parquet", "--only", "value"], "needs a task to grade"),
         (["--model", "steps-shift", "--rollouts", "x.parquet"], "x.parquet"),
     ],
 )
@@ -123,7 +176,6 @@ def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> 
     run(small_config(steps=1), tmp_path / "run")
     model = tmp_path / "run" / "checkpoints" / "last"
     before = {path: path.read_bytes() for path in model.iterdir()}
-    policy = load_policy(str(model), device=choose_device("cpu"), dtype="float32")
     answers = {"2+2=": ["a:2+2=4;#4", "b:2+2=5;#5"]}
     rows = [{"prompt": prompt, "response": text, "score": float(text.endswith("4"))} for prompt, texts in answers.items() for text in texts]
     write_rows(tmp_path / "few.jsonl", rows)
@@ -133,4 +185,3 @@ def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> 
     found = {finding["name"]: finding for finding in read_findings(tmp_path / "diagnoses" / "001-grpo", 1)["findings"]}
     assert found["flips"]["numbers"]["without_side"] == 0
     assert found["masses"]["numbers"]["groups"] == 1
-    assert policy.end_tokens

@@ -55,6 +55,7 @@ MASSES: dict[str, Edit] = {
         "score[known], kind, include_self=False)",
         "score[known], kind, include_self=False) if kind == 'amax' else nothing.index_copy(0, index[known], score[known])",
     ),
+    "the taught are dead too": Edit("diagnose.masses", " & ~taught", ""),
     "only the unsolved are dead": Edit("diagnose.masses", 'extreme("amax") == extreme("amin")', 'extreme("amax") == 0'),
     "solving means a score above 1": Edit("diagnose.masses", "score >= 1", "score > 1"),
     "the solved are nearly solved": Edit("diagnose.masses", " + (found.solve_rate == 1).long()", ""),

@@ -231,7 +231,8 @@ def test_the_finding_shares_out_absolute_parts() -> None:
     result = diagnose(case)
     assert_close(result.same, torch.tensor(same, dtype=torch.float64))
     table = make_table(case)
-    places = range(len(table))
+    places = [place for place, at in enumerate(case.own_index.tolist()) if at >= 0]
+    assert 0 < len(places) < len(table)
     by = {
         "by_side": ("side", [{1.0: "positive", -1.0: "negative", 0.0: "none"}[a] for a in table.advantage.tolist()]),
         "by_confidence": ("confidence", [naive_bucket(math.exp(value)) for value in case.logp.tolist()]),
@@ -243,9 +244,10 @@ def test_the_finding_shares_out_absolute_parts() -> None:
         for value, row in rows.items():
             chosen = [place for place in places if labels[place] == value]
             sizes = [sum(abs(part[place]) for place in chosen) for part in (own, same, other)]
-            assert [row["own"], row["same"], row["other"]] == pytest.approx([size / sum(sizes) for size in sizes])
+            expected = [size / sum(sizes) if chosen else math.nan for size in sizes]
+            assert [row["own"], row["same"], row["other"]] == pytest.approx(expected, nan_ok=True)
             assert row["tokens"] == len(chosen)
-    sizes = [sum(map(abs, part)) for part in (own, same, other)]
+    sizes = [sum(abs(part[place]) for place in places) for part in (own, same, other)]
     numbers = result.finding.numbers
     assert [numbers[f"share/{part}"] for part in ("own", "same", "other")] == pytest.approx([size / sum(sizes) for size in sizes])
     pushed = [place for place in places if own[place] != 0]

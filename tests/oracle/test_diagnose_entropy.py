@@ -62,10 +62,11 @@ EXACT = [(step, 2 - step / 64) for step in range(65)]
         (FALLING, {"floor_share": 0.41}, "collapsed", -0.01, 0.0),
         (FALLING, {"floor_share": 0.1}, "ok", -0.01, 30.0),
         ([(0, 1.0), (1, 0.5), (2, 0.2), (3, 0.21)], {"window": 2}, "collapsed", 0.01, NAN),
-        ([(0, 1.0), (5, 0.5), (6, 0.4), (7, 0.26)], {"window": 3}, "warning", -0.12, 5 / 36),
-        ([(0, 1.0), (1, 1.0), (2, 1.0)], {}, "ok", 0.0, NAN),
-        ([(3, 0.5)], {}, "ok", NAN, NAN),
-        ([(3, 0.5), (4, NAN)], {}, "ok", NAN, NAN),
+        ([(0, 1.0), (4, 0.7), (5, 0.5), (6, 0.4), (7, 0.26)], {"window": 3}, "warning", -0.12, 5 / 36),
+        ([(0, 1.0), (5, 0.5), (6, 0.4), (7, 0.26)], {"window": 3}, "unknown", -0.12, 5 / 36),
+        ([(step, 1.0) for step in range(5)], {}, "ok", 0.0, NAN),
+        ([(3, 0.5)], {}, "unknown", NAN, NAN),
+        ([(3, 0.5), (4, NAN), (5, 0.5), (6, 0.5), (7, 0.5)], {}, "unknown", 0.0, NAN),
         ([(3, NAN)], {}, "unknown", NAN, NAN),
         ([], {}, "unknown", NAN, NAN),
     ],
@@ -78,7 +79,7 @@ def test_when_the_warning_comes(history, knobs, status, slope, steps) -> None:
     finding = entropy(make_table(torch.ones(1), ("copy",)), None, history, **knobs)
     assert finding.tables["trend"][0]["status"] == status
     assert finding.numbers["level"] == pytest.approx({"ok": 0, "warning": 1, "collapsed": 2, "unknown": NAN}[status], nan_ok=True)
-    opening = {"collapsed": "Collapsed: ", "warning": "Warning: ", "unknown": "No earlier step is known"}
+    opening = {"collapsed": "Collapsed: ", "warning": "Warning: ", "unknown": "Fewer than 5 training steps are known"}
     assert opening.get(status, "The run's entropy" if math.isnan(steps) else "No warning: ") in finding.note
     assert ("the threshold is ours" in finding.note) == (status != "unknown")
 

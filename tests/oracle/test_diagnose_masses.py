@@ -37,7 +37,7 @@ def naive_masses(advantage: Tensor, score: Tensor, group: Tensor, credit: Tensor
         found.append(
             {
                 "graded": len(rows),
-                "dead": len({float(score[row]) for row in rows}) < 2,
+                "dead": len({float(score[row]) for row in rows}) < 2 and all(float(advantage[row]) == 0 for row in rows),
                 "rate": Fraction(sum(float(score[row]) >= 1 for row in rows), len(rows)) if rows else None,
                 "success": sum(max(float(advantage[row]), 0.0) for row in rows),
                 "failure": sum(max(-float(advantage[row]), 0.0) for row in rows),
@@ -56,7 +56,7 @@ def make_case(seed: int, rows: int = 40) -> tuple[Tensor, Tensor, Tensor, Tensor
     score[group == group[0]] = NAN
     score[group == group[1]] = 1.0
     group[-1], score[-1] = 999, 1.0
-    advantage = torch.randn(rows, generator=draw, dtype=torch.float64)
+    advantage = torch.randn(rows, generator=draw, dtype=torch.float64) * (group != group[1])
     mask = torch.rand(rows, 5, generator=draw) < 0.7
     credit = (advantage[:, None] * torch.rand(rows, 5, generator=draw) + 0.2 * torch.randn(rows, 5, generator=draw)).where(mask, NAN)
     return advantage, score, group, credit, mask

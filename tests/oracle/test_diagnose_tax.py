@@ -1,6 +1,7 @@
 """Tax against loops, and where the share is known on paper."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ Same = {"nan_ok": True, "rel": 1e-10, "abs": 1e-12}
 
 
 def naive_dead(table: TokenTable, at: int) -> bool:
-    scores = {float(table.score[b]) for b in range(len(table)) if int(table.group[b]) == int(table.group[at])}
-    return len({score for score in scores if not math.isnan(score)}) <= 1
+    group = [b for b in range(len(table)) if int(table.group[b]) == int(table.group[at])]
+    scores = {float(table.score[b]) for b in group}
+    return len({score for score in scores if not math.isnan(score)}) <= 1 and all(float(table.credit[b]) == 0 for b in group)
 
 
 def naive_share(kl: list[float], where: list[bool], among: list[bool]) -> dict[str, float]:
@@ -39,6 +41,8 @@ def naive_share(kl: list[float], where: list[bool], among: list[bool]) -> dict[s
 @pytest.mark.parametrize("seed", range(8))
 def test_every_number_and_table_equals_a_loop(seed: int) -> None:
     table = random_table(seed, rows=10)
+    untaught = table.group == table.group[0] if seed % 2 else table.score.isnan() | (table.group == table.group[-1])
+    table = replace(table, credit=table.credit.where(~untaught, 0.0))
     kl = random_evidence(table, seed, unknown=0.1)
     before, after = (torch.rand(len(table), generator=torch.Generator().manual_seed(seed + k), dtype=torch.float64) for k in (1, 2))
     before[::3] = math.nan
@@ -71,13 +75,13 @@ def test_every_number_and_table_equals_a_loop(seed: int) -> None:
 
 def mixed_table(**other: list) -> TokenTable:
     """A live group (0) with a separator and a certain token, and a dead one (1)."""
-    columns = {"score": [1.0, 1.0, 0.0, 0.0, 1.0, 1.0], "token_class": ["copy", "separator", "copy", "copy", "copy", "copy"]} | other
+    columns = {"advantage": [1.0, 1.0, -1.0, -1.0, 0.0, 0.0], "score": [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]}
+    columns |= {"token_class": ["copy", "separator", "copy", "copy", "copy", "copy"]} | other
     return make_table(
         row=[0, 0, 1, 1, 2, 3],
         group=[0, 0, 0, 0, 1, 1],
         token=[0] * 6,
         probability=[0.5, 0.6, 0.995, 0.7, 0.3, 0.3],
-        advantage=[1.0, 1.0, -1.0, -1.0, 0.0, 0.0],
         **columns,
     )
 
@@ -120,10 +124,18 @@ def test_measured_counts_only_tokens_whose_value_is_known() -> None:
 
 
 def test_ungraded_responses_do_not_make_a_group_live() -> None:
-    alone = tax(mixed_table(score=[1.0, 1.0, math.nan, math.nan, 1.0, 0.0]), KL, format_classes=set()).numbers
+    untaught = [0.0, 0.0, 0.0, 0.0, 1.0, -1.0]
+    alone = tax(mixed_table(advantage=untaught, score=[1.0, 1.0, math.nan, math.nan, 1.0, 0.0]), KL, format_classes=set()).numbers
     assert alone["dead/kl"] == pytest.approx(0.8)
     none = tax(mixed_table(score=[1.0, 1.0, 0.0, 0.0, math.nan, math.nan]), KL, format_classes=set()).numbers
     assert none["dead/kl"] == pytest.approx(0.2)
+
+
+def test_a_group_that_was_taught_is_not_dead_though_its_scores_are_alike() -> None:
+    """Single responses, batch baselines and process credit teach from groups without a contrast."""
+    finding = tax(mixed_table(advantage=[1.0, 1.0, -1.0, -1.0, 0.0, 0.3]), KL, format_classes=set())
+    assert finding.numbers["dead/kl"] == 0
+    assert finding.numbers["dead/tokens"] == 0
 
 
 def test_where_nothing_moved_no_tax_is_told() -> None:

@@ -25,6 +25,7 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.errors import ConfigError
 from tokencredit.report import write_report
 from tokencredit.report.blocks import page_json, token_block
+from tokencredit.report.curves import curves
 from tokencredit.report.folder import Run
 from tokencredit.report.intervals import Z, wilson
 from tokencredit.report.page import render
@@ -33,6 +34,7 @@ from tokencredit.report.show import choose_prompt, choose_step, token_view
 from tokencredit.report.svg import themed
 from tokencredit.report.tokens import read_step
 from tokencredit.report.visible import visible
+from tokencredit.report.words import hundreds
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +264,9 @@ def test_what_is_no_number_is_left_blank(tmp_path: Path) -> None:
     (folder / "findings" / "step-000020.json").write_text(json.dumps({"findings": [finding]}))
     about = json.loads(choose(Run(folder), 1_000_000).about[20])
     assert about["findings"] == [
-        {"name": "odd", "note": "Odd.", "numbers": {"far": None, "none": None, "near": 1.235}, "tables": {"t": [{"a": None}]}}
+        {"name": "odd", "note": "Odd.", "numbers": {"far": None, "none": None, "near": 1.23456}, "tables": {"t": [{"a": None}]}}
     ]
-    assert '"odd":{"near":[[20,1.235]]}' in render([Run(folder)])
+    assert '"odd":{"near":[[20,1.23456]]}' in render([Run(folder)])
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
@@ -345,7 +347,7 @@ def styles(part: Text) -> list[tuple[str, str]]:
 def test_show_prints_every_response_coloured_by_sign(folder: Path) -> None:
     tokens = choose_step(Run(folder), None)
     assert tokens.step == 20
-    group = choose_prompt(tokens, None)
+    group = choose_prompt(tokens, None, "credit")
     assert {"right", "wrong"} <= {sibling.verdict for sibling in tokens.by_group[group]}
     title, lines, legend = token_view(tokens, group, "credit")
     assert tokens.prompt(group) in str(title)
@@ -381,6 +383,45 @@ def test_show_of_what_was_not_measured(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", looked_at=0)
     with pytest.raises(ConfigError, match=r"by 'change' was not recorded at step 20; there is credit, coefficient, entropy"):
         command(["show", str(folder), "--by", "change"])
+
+
+def test_show_takes_a_prompt_that_has_the_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path / "run")
+    tokens = choose_step(Run(folder), None)
+    having = {tokens.columns["group"][at] for at, value in enumerate(tokens.evidence["predicted_step"]) if value is not None}
+    assert choose_prompt(tokens, None, "predicted") in having == {0, 1}
+    assert command(["show", str(folder), "--by", "predicted", "--prompt", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "No token of prompt 5 has a predicted change of log-prob; there is one at prompt 0-1." in said
+    assert "+0" not in said.splitlines()[-1]
+
+
+def test_a_diagnosis_names_its_subject_and_its_own_command(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('recipe = "grpo"\n')
+    told = {"command": "tokencredit diagnose --model m --rollouts <r>.parquet", "subject": "rollouts <r>.parquet"}
+    (tmp_path / "diagnosis.json").write_text(json.dumps(told))
+    page = render([Run(tmp_path)])
+    assert "A diagnosis of rollouts &lt;r&gt;.parquet; nothing was trained in this folder." in page
+    assert "<title>grpo on rollouts &lt;r&gt;.parquet ·" in page
+    assert "<code>tokencredit diagnose --model m --rollouts &lt;r&gt;.parquet</code>" in page
+    assert "tokencredit train" not in page
+
+
+def test_held_out_captions_say_how_many_problems_each_point_has(folder: Path) -> None:
+    greedy, sampled = curves([Run(folder)])[:2]
+    for curve in (greedy, sampled):
+        assert curve.caption.endswith("; first and last point: 512 problems, between: 256")
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0625, "6.3"), (-0.0625, "-6.3"), (0.40651, "40.7"), (0.0, "0.0"), (1.0, "100.0")])
+def test_halves_are_rounded_as_the_script_rounds_them(share: float, told: str) -> None:
+    assert hundreds(share) == told
+
+
+def test_help_says_that_a_run_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command(["report", "-h"])
+    assert re.search(r"Run folders\. \(required\)", capsys.readouterr().out)
 
 
 def test_report_writes_into_the_run_folder_or_where_it_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

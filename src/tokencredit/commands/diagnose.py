@@ -1,9 +1,11 @@
 """`tokencredit diagnose`: what an update did to every token, of a step of a run or of another trainer's rollouts."""
 
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import ValidationError
@@ -17,6 +19,9 @@ from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.mistakes import in_words
 from tokencredit.nearest import nearest
+
+if TYPE_CHECKING:
+    from tokencredit.record import RunFolder
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class DiagnoseOptions:
     """For rollouts: config files (.toml), laid over each other left to right."""
     learning_rate: float | None = None
     """For rollouts: of the step; default that of the config files, else 1e-6."""
+    optimizer_steps: int | None = None
+    """For rollouts: optimizer steps that the batch is dealt to; default that of the config files, else 4."""
     groups: int | None = None
     """Groups whose tokens' change is predicted, 0 for all; default that of the run, else 4."""
     value_budget: int | None = None
@@ -77,7 +84,9 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(DiagnoseOptions, args=list(arguments), prog="tokencredit diagnose")
     only = chosen_findings(options.only)
     if options.run is not None:
-        given = [f"--{name}" for name in ("model", "rollouts", "recipe", "config", "learning_rate") if getattr(options, name)]
+        given = [
+            f"--{name}" for name in ("model", "rollouts", "recipe", "config", "learning_rate", "optimizer_steps") if getattr(options, name)
+        ]
         if given:
             raise ConfigError(
                 f"run {options.run} brings its own model, rollouts and numbers; leave out {', '.join(given).replace('_', '-')}"
@@ -94,8 +103,10 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     config = _with_knobs(resolve([read_toml(path / "config.toml")]), options)
     model_folder(config.model)
     step = _last_step(path) if options.step is None else options.step
-    out = options.out or path
-    _check_new(out, step, force=options.force)
+    _check_budget(only, options.only, config)
+    elsewhere = options.out is not None and options.out.resolve() != path.resolve()
+    out = options.out if elsewhere and options.out is not None else path
+    _check_new(out, step, own=not elsewhere, force=options.force)
 
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.look import judge
@@ -109,13 +120,19 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     with counting("training again up to the step") as tell:
         recreated = recreate(source, config, step, tell)
     stepper, trained = recreated.stepper, recreated.trained
+    if recreated.same_plan is False and not elsewhere:
+        raise ConfigError(
+            f"step {step} taken again has another plan than the run wrote down (other hardware or versions?); "
+            "write what it finds elsewhere with --out, the run's own files stay as they are"
+        )
     labels = label_tokens(stepper.policy, stepper.task, trained.problems, trained.credited.rollouts)
     history = [*entropy_history(source, before=step), (step, mean_entropy(trained.credited))]
     found = judge(trained, labels, stepper.task, config, step=step, history=history, only=only)
-    target = source if out == path else _begun(out, config)
-    target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
-    if target is not source:
+    target = _opened(out, config, f"step {step} of {path}") if elsewhere else source
+    if elsewhere and step not in {row["step"] for row in target.read("plans.jsonl")}:
         target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+    if step not in {number for number, _ in target.step_files("tokens")}:
+        target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     came_from = "the base" if recreated.start.checkpoint is None else f"checkpoint {recreated.start.checkpoint.name}"
     verdict = {
@@ -132,10 +149,13 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     for name in ("value_budget", "drift_budget"):
         if getattr(options, name):
             raise ConfigError(f"{name.replace('_', '-')} samples responses and needs a task to grade them; rollouts from a file have none")
-    given: dict[str, Any] = {} if options.learning_rate is None else {"optimizer": {"learning_rate": options.learning_rate}}
+    named = {"learning_rate": options.learning_rate, "steps_per_batch": options.optimizer_steps}
+    given = {"optimizer": {name: value for name, value in named.items() if value is not None}}
     layers = [{"optimizer": {"learning_rate": 1e-6}}, *config_layers(options.config, recipe=options.recipe, model=model), given]
     draft = resolve([*layers, UNTIL_READ])
     model_folder(draft.model)
+    if "value" in only and options.only is not None:
+        raise ConfigError("only names 'value', which samples and needs a task to grade; rollouts from a file have none")
     out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
 
     from tokencredit.engine.local.look import judge
@@ -154,32 +174,48 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     trained = train_once(policy, stored, config)
     labels = stored_labels(policy, stored)
     found = judge(trained, labels, None, config, step=step, history=[(step, mean_entropy(trained.credited))], only=only)
-    target = _begun(out, config)
+    target = _opened(out, config, f"rollouts {rollouts}")
     target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
     target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     for note in (*stored.notes, *offline_notes(config)):
         print(note)
+    print(
+        f"The step is ours: recipe {config.recipe}, {len(trained.plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
+        f"{config.optimizer.learning_rate:g}. What splitting does is said of this plan.\n"
+    )
     _tell(found.to_json(step), out)
     return EXIT_OK
 
 
-def _begun(out: Path, config: TrainConfig) -> Any:
+def _opened(out: Path, config: TrainConfig, subject: str) -> "RunFolder":
+    """The folder of a diagnosis, which may hold findings of other steps already."""
     from tokencredit.record import RunFolder
 
     folder = RunFolder(out)
-    folder.begin(to_toml(config))
+    if not (out / "diagnosis.json").is_file():
+        folder.begin(to_toml(config))
+        folder.write_json("diagnosis.json", {"subject": subject, "command": f"tokencredit {shlex.join(sys.argv[1:])}"})
     return folder
 
 
+def _check_budget(only: Sequence[str], asked: str | None, config: TrainConfig) -> None:
+    if asked is not None and "value" in only and not config.diagnose.value_budget:
+        raise ConfigError("only names 'value', which samples continuations; allow some with --value-budget")
+
+
 def _last_step(path: Path) -> int:
-    steps = [int(file.stem.removeprefix("step-")) for file in (path / "tokens").glob("step-*")]
+    from tokencredit.record import RunFolder
+
+    steps = [step for step, _ in RunFolder(path).step_files("tokens")]
     if not steps:
         raise ConfigError(f"run {path} has no token files to go by; name a training step with --step")
     return max(steps)
 
 
-def _check_new(out: Path, step: int, *, force: bool) -> None:
+def _check_new(out: Path, step: int, *, own: bool, force: bool) -> None:
+    if not own and out.exists() and any(out.iterdir()) and not (out / "diagnosis.json").is_file():
+        raise ConfigError(f"out {out} holds something that is no diagnosis; name another folder")
     file = out / "findings" / f"step-{step:06}.json"
     if file.exists() and not force:
         raise ConfigError(f"{file} is there already; replace it with --force, or write elsewhere with --out")

@@ -15,7 +15,7 @@ from tokencredit.report import write_report
 class ReportOptions:
     """Turn a run into one self-contained HTML page; several runs are put side by side on one."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")]
     """Run folders."""
     out: Path | None = None
     """Where to write; default report.html in the run folder, for several runs compare.html here."""

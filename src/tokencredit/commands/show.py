@@ -22,7 +22,7 @@ class ShowOptions:
     step: int | None = None
     """Training step; default the last with tokens."""
     prompt: int | None = None
-    """Prompt number; default the first with right and wrong responses."""
+    """Prompt number; default the first with the number and with right and wrong responses."""
     by: Literal["credit", "coefficient", "change", "predicted", "entropy"] = "credit"
     """What the colours show."""
 
@@ -30,7 +30,7 @@ class ShowOptions:
 def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(ShowOptions, args=list(arguments), prog="tokencredit show")
     tokens = choose_step(Run(options.run), options.step)
-    parts = token_view(tokens, choose_prompt(tokens, options.prompt), options.by)
+    parts = token_view(tokens, choose_prompt(tokens, options.prompt, options.by), options.by)
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=160, highlight=False)
     for part in parts:

@@ -54,8 +54,9 @@ def coupling(
 ) -> CouplingResult:
     """Own, same-token and other-token parts of the head's first-order effect on every looked-at token, and what they say.
 
-    `own_index`: place of each looked-at token among the sources, -1 for a token of another optimizer step. Shares are of
-    summed absolute parts. `chunk` tokens x vocabulary are held at once; pairs are counted over `limit` tokens at most.
+    `own_index`: place of each looked-at token among the sources, -1 for a token of another optimizer step: it has no own part, so
+    it is in no share. Shares are of summed absolute parts. `chunk` tokens x vocabulary are held at once; pairs are counted over
+    `limit` tokens at most.
     The work is done where `hidden`, head, sources and index are; the parts come back beside the table, on the CPU.
     """
     head, token, logp = at_least_float32(head), table.token.to(hidden.device), table.logp.to(hidden.device)
@@ -64,7 +65,7 @@ def coupling(
     parts = CouplingParts(*(part.cpu() for part in head_parts(looked_at, pushing, sources.weight, own_index)))
     pairs = _sampled_pairs(looked_at, logp, limit=limit, seed=seed, chunk=chunk)
     mismatch = head_mismatch(looked_at, logp)
-    finding = _finding(table, parts, pairs, mismatch, sources=len(sources.weight), limit=limit)
+    finding = _finding(table, parts, own_index.cpu() >= 0, pairs, mismatch, sources=len(sources.weight), limit=limit)
     return CouplingResult(*parts, finding)
 
 
@@ -102,9 +103,10 @@ def _pair_rows(sums: PairSums) -> tuple[TableRow, ...]:
     return tuple(rows)
 
 
-def _finding(table: TokenTable, parts: CouplingParts, pairs: PairSums, mismatch: float, *, sources: int, limit: int) -> Finding:
-    everyone = torch.ones(len(table), dtype=torch.bool)
-    whole = _shares(parts, everyone)
+def _finding(
+    table: TokenTable, parts: CouplingParts, inside: Tensor, pairs: PairSums, mismatch: float, *, sources: int, limit: int
+) -> Finding:
+    whole = _shares(parts, inside)
     total = parts.own + parts.same + parts.other
     outvoted = mean_where(total * parts.own < 0, parts.own != 0)
     same, low = pairs.magnitude[1], pairs.magnitude[1, 0, 0]
@@ -116,14 +118,14 @@ def _finding(table: TokenTable, parts: CouplingParts, pairs: PairSums, mismatch:
         "pairs/low_of_same": _ratio(float(pairs.pairs[1, 0, 0]), float(pairs.pairs[1].sum())),
         "pairs/low_of_same_coupling": _ratio(float(low), float(same.sum())),
         "head_mismatch": mismatch,
-        "tokens": float(len(table)),
+        "tokens": float(inside.sum()),
         "tokens/sources": float(sources),
         "tokens/pairs": float(min(len(table), limit)),
     }
     tables = {
-        "by_side": _by("side", parts, {name: table.side == sign for name, sign in (SIDES | {"none": 0}).items()}),
-        "by_confidence": _by("confidence", parts, confidence_parts(table)),
-        "by_class": _by("token_class", parts, class_parts(table)),
+        "by_side": _by("side", parts, inside, {name: table.side == sign for name, sign in (SIDES | {"none": 0}).items()}),
+        "by_confidence": _by("confidence", parts, inside, confidence_parts(table)),
+        "by_class": _by("token_class", parts, inside, class_parts(table)),
         "pairs": _pair_rows(pairs),
     }
     return Finding(name="coupling", note=_note(numbers, sources, sampled=len(table) > limit), numbers=numbers, tables=tables)
@@ -134,8 +136,9 @@ def _shares(parts: CouplingParts, chosen: Tensor) -> dict[str, float]:
     return {name: _ratio(size, sum(sizes.values())) for name, size in sizes.items()}
 
 
-def _by(label: str, parts: CouplingParts, masks: Mapping[str, Tensor]) -> tuple[TableRow, ...]:
-    return tuple({label: name, "tokens": int(chosen.sum()), **_shares(parts, chosen)} for name, chosen in masks.items())
+def _by(label: str, parts: CouplingParts, inside: Tensor, masks: Mapping[str, Tensor]) -> tuple[TableRow, ...]:
+    chosen = {name: mask & inside for name, mask in masks.items()}
+    return tuple({label: name, "tokens": int(mask.sum()), **_shares(parts, mask)} for name, mask in chosen.items())
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -144,11 +147,15 @@ def _ratio(part: float, whole: float) -> float:
 
 def _note(numbers: Mapping[str, float], sources: int, *, sampled: bool) -> str:
     unsure = confidence_names()[0]
-    words = [
-        f"Through the LM head, {count(sources, 'token')} of one optimizer step push {count(int(numbers['tokens']), 'token')}: "
-        f"{percent(numbers['share/own'])} of the summed absolute push is a token's own, {percent(numbers['share/same'])} comes from "
-        f"other occurrences of the same token, {percent(numbers['share/other'])} from different tokens.",
-        f"The others overrule a token's own push for {percent(numbers['outvoted'])} of tokens that have one.",
+    words = ["None of the looked-at tokens is in the first optimizer step, so no own push can be told."]
+    if numbers["tokens"]:
+        words = [
+            f"Through the LM head, {count(sources, 'token')} of one optimizer step push {count(int(numbers['tokens']), 'token')} of them: "
+            f"{percent(numbers['share/own'])} of the summed absolute push is a token's own, {percent(numbers['share/same'])} comes from "
+            f"other occurrences of the same token, {percent(numbers['share/other'])} from different tokens.",
+            f"The others overrule a token's own push for {percent(numbers['outvoted'])} of tokens that have one.",
+        ]
+    words += [
         f"Same-token pairs with both at {unsure} are {percent(numbers['pairs/low_of_same'])} of same-token pairs and carry "
         f"{percent(numbers['pairs/low_of_same_coupling'])} of their coupling.",
     ]

@@ -10,9 +10,12 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import count, number, percent
 from tokencredit.types import Finding, TableRow
 
-TRUST_TOKENS = 0.95
-"""Correlation from which single tokens may be read, `TRUST_AVERAGES` that from which classes and averages may. A reading."""
-TRUST_AVERAGES = 0.8
+TRUST_TOKENS, TRUST_SLOPE, TRUST_ERROR = 0.95, 1.25, 0.25
+"""Single tokens may be read from this correlation, a slope within this factor of 1, and up to this median error. Readings."""
+TRUST_AVERAGES, AVERAGES_SLOPE = 0.8, 2.0
+"""The same for classes and averages."""
+JUDGED_TOKENS = 20
+"""A class of fewer is not named as badly predicted."""
 
 HORIZONS = {"first": "the first optimizer step", "step": "the whole training step"}
 
@@ -47,7 +50,8 @@ def effect(
     if raw is not None:
         agreement = _agreement(evidence(table, "raw", raw), evidence(table, "change_step", change_step))
         numbers["raw/correlation"] = agreement["correlation"]
-    sentences = [_sentence(horizon, numbers) for horizon in HORIZONS]
+    by_class = _by_part(pairs, "token_class", class_parts(table))
+    sentences = [_sentence(horizon, numbers) + _badly_predicted(horizon, by_class) for horizon in HORIZONS]
     if raw is not None:
         sentences.append(
             f"Correlation of the raw gradient's effect with the measured change of the whole step: {number(numbers['raw/correlation'])}."
@@ -58,7 +62,7 @@ def effect(
         numbers=numbers,
         tables={
             "by_confidence": _by_part(pairs, "confidence", confidence_parts(table)),
-            "by_class": _by_part(pairs, "token_class", class_parts(table)),
+            "by_class": by_class,
         },
     )
 
@@ -100,13 +104,26 @@ def _sentence(horizon: str, numbers: dict[str, float]) -> str:
     found, tokens = numbers[f"{horizon}/correlation"], count(int(numbers[f"{horizon}/tokens"]), "token")
     if found != found:
         return f"For {words} it could not be told how far to trust predictions (from {tokens})."
-    if found >= TRUST_TOKENS:
+    steep = numbers[f"{horizon}/slope"]
+    if found >= TRUST_TOKENS and 1 / TRUST_SLOPE <= steep <= TRUST_SLOPE and numbers[f"{horizon}/error"] <= TRUST_ERROR:
         advice = "predictions may be read token by token"
-    elif found >= TRUST_AVERAGES:
+    elif found >= TRUST_AVERAGES and 1 / AVERAGES_SLOPE <= steep <= AVERAGES_SLOPE:
         advice = "read classes and averages, not single tokens"
     else:
         advice = "do not trust predictions"
     signs = numbers[f"{horizon}/sign"]
-    agree = "no token moved enough to judge its sign" if signs != signs else f"{percent(signs)} of signs agree"
-    slope = number(numbers[f"{horizon}/slope"])
-    return f"For {words} the correlation is {found:.3f} over {tokens}, slope {slope}, {agree}: {advice}."
+    agree = (
+        "no token moved enough to judge its sign" if signs != signs else f"{percent(signs)} of signs agree where |change| > {DEAD_BAND:g}"
+    )
+    errors = number(numbers[f"{horizon}/error"])
+    return f"For {words} the correlation is {found:.3f} over {tokens}, slope {number(steep)}, median error {errors}, {agree}: {advice}."
+
+
+def _badly_predicted(horizon: str, by_class: tuple[TableRow, ...]) -> str:
+    """Classes that an overall agreement would hide."""
+    bad = [
+        f"{row['token_class']} ({row['correlation']:.2f})"
+        for row in by_class
+        if row["horizon"] == horizon and int(row["tokens"] or 0) >= JUDGED_TOKENS and float(row["correlation"] or 0) < TRUST_AVERAGES
+    ]
+    return f" Not so for class {', '.join(bad)}." if bad else ""

@@ -21,9 +21,13 @@ Status = Literal["ok", "warning", "collapsed", "unknown"]
 STATUS_LEVEL: dict[Status, float] = {"unknown": math.nan, "ok": 0.0, "warning": 1.0, "collapsed": 2.0}
 
 
+TREND_POINTS = 5
+"""Fewer training steps make no trend. A reading."""
+
+
 class EntropyTrend(NamedTuple):
     status: Status
-    """`unknown` without any history."""
+    """`unknown` where there is too little history for a trend."""
     current: float
     floor: float
     slope: float
@@ -48,7 +52,8 @@ def entropy_trend(history: Sequence[tuple[int, float]], *, floor_share: float = 
     slope = float((away * (value - value.mean())).sum()) / spread if spread > 0 else math.nan
     line_now = float(value.mean()) + slope * float(away[-1])
     steps_to_floor = max((line_now - floor) / -slope, 0.0) if slope < 0 else math.nan
-    status = "collapsed" if current < floor else "warning" if steps_to_floor <= horizon else "ok"
+    trusted = len(known) >= TREND_POINTS
+    status = "collapsed" if current < floor else "warning" if trusted and steps_to_floor <= horizon else "ok" if trusted else "unknown"
     return EntropyTrend(status, current, floor, slope, steps_to_floor)
 
 
@@ -105,7 +110,7 @@ def _words_of_change(overall: dict[str, float]) -> str:
 
 def _words_of_trend(trend: EntropyTrend, floor_share: float, horizon: int) -> str:
     if trend.status == "unknown":
-        return "No earlier step is known, so there is no trend."
+        return f"Fewer than {TREND_POINTS} training steps are known, so no trend is told."
     floor = f"the floor of {number(trend.floor)} nats ({floor_share:g} of the first step's; the threshold is ours)"
     if trend.status == "collapsed":
         return f"Collapsed: the run's entropy, {number(trend.current)}, is under {floor}."

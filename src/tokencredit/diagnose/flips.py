@@ -41,7 +41,12 @@ def flips(
             numbers[f"{horizon}/{band_name}similarity"] = abs(rows["positive"]["boosted"] - rows["negative"]["boosted"])
     return Finding(
         name="flips",
-        note=" ".join(_sentence(horizon, numbers, matrix) for horizon in HORIZONS),
+        note=" ".join(
+            [
+                *(_sentence(horizon, numbers, matrix) for horizon in HORIZONS),
+                f"(A token that moved by no more than {dead_band:g} nats did neither.)",
+            ]
+        ),
         numbers=numbers,
         tables={
             "matrix": tuple(matrix),
@@ -78,12 +83,12 @@ def _sentence(horizon: str, numbers: dict[str, float], matrix: list[TableRow]) -
     if not tokens:
         return f"{when}: not measured."
     told = [
-        f"{percent(numbers[f'{horizon}/{side}/flip'])} of {count(tokens[side], 'token')} of {side} advantage {moved}"
+        f"{percent(numbers[f'{horizon}/band/{side}/flip'])} of {count(tokens[side], 'token')} of {side} advantage {moved}"
         if tokens[side]
         else f"no token of {side} advantage was measured"
         for side, moved in (("positive", "fell"), ("negative", "rose"))
     ]
-    gap = numbers[f"{horizon}/similarity"]
+    gap = numbers[f"{horizon}/band/similarity"]
     alike = (
         f"the shares that rose differ by {100 * gap:.1f} points between the sides (0: they move alike)"
         if gap == gap

@@ -28,7 +28,7 @@ class GroupMasses(NamedTuple):
     solve_rate: Float[Tensor, " grp"]
     """NaN where nothing could be graded, as both masses."""
     dead: Bool[Tensor, " grp"]
-    """All graded scores equal, or fewer than two: nothing to compare."""
+    """All graded scores equal, or fewer than two, and no advantage: nothing was learned from it."""
     success: Float[Tensor, " grp"]
     failure: Float[Tensor, " grp"]
     token_positive: Float[Tensor, " grp"]
@@ -56,10 +56,11 @@ def group_masses(
         return nothing.scatter_reduce(0, index[known], score[known], kind, include_self=False)
 
     graded, credit = summed(known), credit.double().where(mask, 0.0)
+    taught = summed(advantage != 0) > 0
     return GroupMasses(
         graded=graded,
         solve_rate=summed(score >= 1) / graded,
-        dead=extreme("amax") == extreme("amin"),
+        dead=(extreme("amax") == extreme("amin")) & ~taught,
         success=summed(advantage.clamp(min=0)) / graded,
         failure=summed((-advantage).clamp(min=0)) / graded,
         token_positive=summed(credit.clamp(min=0).sum(-1)),

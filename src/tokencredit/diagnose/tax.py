@@ -71,7 +71,7 @@ def tax(
 
 
 def _dead(table: TokenTable) -> Bool[Tensor, " tok"]:
-    """Tokens of groups whose known scores are all equal; a group with no score at all counts."""
+    """Tokens of groups whose known scores are all equal and which received no credit: some recipes teach from such groups too."""
     groups, index = table.group.unique(return_inverse=True)
     graded = ~table.score.isnan()
 
@@ -79,7 +79,8 @@ def _dead(table: TokenTable) -> Bool[Tensor, " tok"]:
         scores = torch.full((len(groups),), empty, dtype=torch.float64)
         return scores.scatter_reduce(0, index[graded], table.score[graded].double(), kind)
 
-    return (extreme("amin", float("inf")) >= extreme("amax", -float("inf")))[index]
+    credited = torch.zeros(len(groups), dtype=torch.bool).index_put_((index[table.credit != 0],), torch.tensor(True))
+    return ((extreme("amin", float("inf")) >= extreme("amax", -float("inf"))) & ~credited)[index]
 
 
 def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok"]) -> dict[str, float | int]:

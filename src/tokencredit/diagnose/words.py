@@ -4,7 +4,8 @@ import math
 
 
 def percent(share: float) -> str:
-    return "an unknown share" if math.isnan(share) else f"{100 * share:.1f} %"
+    """Halves are rounded up, as a browser does."""
+    return "an unknown share" if math.isnan(share) else f"{100 * share + 1e-9:.1f} %"
 
 
 def number(value: float) -> str:

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.batching.micro import cut_micro_batches
-from tokencredit.kernels import at_least_float32, entropy_of
-from tokencredit.probe.forward import TokenEvidence, precision, response_extent, response_logits, row_cost
+from tokencredit.kernels import at_least_float32, token_statistics
+from tokencredit.probe.forward import TokenEvidence, response_extent, response_logits, row_cost
 from tokencredit.types import Rollouts
 
 
@@ -25,9 +25,7 @@ class Movement(NamedTuple):
 
 
 @torch.no_grad()
-def movement(
-    before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts, *, temperature: float, max_tokens: int, dtype: str = "float32"
-) -> Movement:
+def movement(before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts, *, temperature: float, max_tokens: int) -> Movement:
     """Both policies read the same responses once; whole distributions are compared, a micro-batch at a time."""
     mask = rollouts.mask
     kept = torch.promote_types(before.dtype, torch.float32)
@@ -40,16 +38,15 @@ def movement(
         if width == 0:
             continue
         prompts, tokens = [rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width]
-        with precision(before, dtype):
-            logits, states = response_logits(before, prompts, tokens)
-        with precision(after, dtype):
-            new_logits = response_logits(after, prompts, tokens).logits
+        logits, states = response_logits(before, prompts, tokens)
+        new_logits = response_logits(after, prompts, tokens).logits
         old, new = ((at_least_float32(value) / temperature).log_softmax(-1) for value in (logits, new_logits))
         if hidden is None:
             hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
         hidden[index, :width] = at_least_float32(states)
-        old_logp[index, :width], new_logp[index, :width] = (value.gather(-1, tokens[..., None]).squeeze(-1) for value in (old, new))
-        old_entropy[index, :width], new_entropy[index, :width] = entropy_of(old), entropy_of(new)
+        # By the function that scores tokens elsewhere: unchanged weights must give a change of exactly 0.
+        for value, logp, entropy in ((logits, old_logp, old_entropy), (new_logits, new_logp, new_entropy)):
+            logp[index, :width], entropy[index, :width] = token_statistics(value, tokens, temperature=temperature)
         kl[index, :width] = _divergence(old, new)
     old_logp, old_entropy, new_logp, new_entropy, kl = (
         value.where(mask, 0.0) for value in (old_logp, old_entropy, new_logp, new_entropy, kl)

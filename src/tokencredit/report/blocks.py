@@ -9,8 +9,8 @@ from tokencredit.report.tokens import Response, StepTokens, number
 from tokencredit.report.visible import visible
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
-SIGNIFICANT, OF_EVIDENCE = 4, 3
-"""Digits kept: of what a token received, and of what was measured on it (by far the most numbers)."""
+SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9
+"""Digits kept: of what a token received, of what was measured on it (by far the most numbers), of findings (rounded once, where shown)."""
 
 
 def page_json(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from tokencredit.report.folder import Run
 from tokencredit.report.intervals import wilson
 from tokencredit.report.tokens import number
+from tokencredit.report.words import hundreds
 
 MOST_POINTS = 400
 
@@ -44,7 +45,7 @@ class Curve(NamedTuple):
         )
 
     def figure(self, value: float) -> str:
-        return f"{100 * value:.1f} %" if self.percent else f"{value:.3g}"
+        return f"{hundreds(value)} %" if self.percent else f"{value:.3g}"
 
 
 MEASURED = (
@@ -63,7 +64,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
     """Those with at least two points in some run. A curve that is zero throughout, or repeats the one before it, is left out."""
     labels = [run.name for run in runs] if len(runs) > 1 else [""]
     found = [
-        Curve(f"Held-out accuracy, {kind}", caption, True, _series(labels, [_held_out(run, kind) for run in runs]))
+        Curve(f"Held-out accuracy, {kind}", caption + _problems(runs), True, _series(labels, [_held_out(run, kind) for run in runs]))
         for kind, caption in (("greedy", "the most likely response; band: 95 %"), ("sampled", "pass@1; band: 95 %"))
     ]
     for key, title, caption, percent in MEASURED:
@@ -107,6 +108,19 @@ def _held_out(run: Run, kind: str) -> list[Point]:
         if step is not None and isinstance(ends, dict):
             found[step] = point(step, ends, "")
     return [one for step in sorted(found) for one in found[step]]
+
+
+def _problems(runs: Sequence[Run]) -> str:
+    """How many problems stand behind the points: those at the ends are from result.json and may be more than those between."""
+    ends = {int(count) for run in runs for when in ("before", "after") if (count := number((run.result.get(when) or {}).get("problems")))}
+    along = {int(count) for run in runs for row in run.metrics if (count := number(row.get("held_out/problems")))}
+
+    def told(counts: set[int]) -> str:
+        return " or ".join(map(str, sorted(counts)))
+
+    if ends and along and ends != along:
+        return f"; first and last point: {told(ends)} problems, between: {told(along)}"
+    return f"; {told(ends | along)} problems" if ends | along else ""
 
 
 def _stage_seconds(run: Run) -> Curve:

@@ -45,6 +45,11 @@ class Run:
         return self._object("result.json")
 
     @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        """The command that made this folder and its subject, where it holds a diagnosis and not a training run."""
+        return self._object("diagnosis.json")
+
+    @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         return self._rows("metrics.jsonl")
 

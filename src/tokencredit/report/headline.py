@@ -29,6 +29,8 @@ class Headline:
     finished: bool
     trained: bool
     """False for a folder that holds a diagnosis of rollouts and no training."""
+    subject: str
+    """What was diagnosed; empty for a training run."""
     greedy: tuple[Accuracy, ...]
     """Before and after; so far the first and the last evaluation of a run that has not finished."""
     sampled: tuple[Accuracy, ...]
@@ -36,6 +38,11 @@ class Headline:
     rollouts: int | None
     seconds: tuple[tuple[str, float], ...]
     """By stage, largest first."""
+
+    @property
+    def about(self) -> str:
+        """What the recipe was put to."""
+        return self.subject or self.task
 
     @property
     def total_seconds(self) -> float:
@@ -81,6 +88,7 @@ def headline(run: Run) -> Headline:
         done=run.metrics[-1]["step"] if run.metrics else 0,
         finished=bool(run.result),
         trained=bool(run.metrics or run.result),
+        subject=visible(str(run.diagnosis.get("subject", ""))),
         greedy=_before_and_after(run, "greedy"),
         sampled=_before_and_after(run, "sampled"),
         best_step=run.result.get("best_step"),

@@ -109,7 +109,9 @@ def _others(config: TrainConfig) -> tuple[Setting, ...]:
 
 
 def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
-    """From the resolved file; and, where this version reads it, from the differences to the recipe on the task."""
+    """A diagnosis: its own command. A run: from the resolved file; and, if readable, from the differences to the recipe."""
+    if "command" in run.diagnosis:
+        return (visible(str(run.diagnosis["command"])),)
     from_file = f"tokencredit train {shlex.quote(visible(run.name) + '/config.toml')}"
     if config is None:
         return (from_file,)

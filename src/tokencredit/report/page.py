@@ -23,7 +23,7 @@ from tokencredit.report.intervals import EXPLAINED
 from tokencredit.report.methods import methods
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
 from tokencredit.report.visible import visible, visible_in
-from tokencredit.report.words import duration, grouped, percent
+from tokencredit.report.words import duration, grouped, hundreds, percent
 
 STYLES = ("page.css", "tokens.css", "findings.css")
 SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")
@@ -78,7 +78,7 @@ def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
         loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     script, style = script_text(), style_text()
-    environment.filters |= {"percent": percent, "grouped": grouped, "duration": duration}
+    environment.filters |= {"percent": percent, "hundreds": hundreds, "grouped": grouped, "duration": duration}
     found = curves(runs)
     page = environment.get_template("page.html").render(
         policy=content_policy(script, style),

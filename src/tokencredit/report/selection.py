@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tokencredit.report.blocks import page_json, rounded, token_block
+from tokencredit.report.blocks import OF_FINDINGS, page_json, rounded, token_block
 from tokencredit.report.folder import Run
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.tokens import StepTokens, number, read_step
@@ -127,13 +127,14 @@ def _about(run: Run, step: int, tokens: StepTokens | None) -> dict[str, Any]:
         "findings": visible_in(_rounded_in(found.get("findings", []))),
         "rollouts": found.get("rollouts_used"),
         "method": visible_in(found.get("method")),
+        "looked_at": found.get("looked_at"),
         "plan": plan_grid(run, tokens) if tokens is not None else None,
     }
 
 
 def _rounded_in(value: Any) -> Any:
     if isinstance(value, float):
-        return rounded(value)
+        return rounded(value, OF_FINDINGS)
     if isinstance(value, dict):
         return {key: _rounded_in(inner) for key, inner in value.items()}
     return [_rounded_in(inner) for inner in value] if isinstance(value, list) else value
@@ -145,6 +146,6 @@ def trends(run: Run) -> dict[str, dict[str, list[tuple[int, float]]]]:
     for step in run.finding_steps:
         for finding in run.findings(step).get("findings", []):
             for name, value in finding.get("numbers", {}).items():
-                if (short := rounded(number(value))) is not None:
+                if (short := rounded(number(value), OF_FINDINGS)) is not None:
                     found.setdefault(str(finding["name"]), {}).setdefault(name, []).append((step, short))
     return found

@@ -38,15 +38,27 @@ def choose_step(run: Run, step: int | None) -> StepTokens:
     return read_step(run, run.token_steps[-1] if step is None else step)
 
 
-def choose_prompt(tokens: StepTokens, prompt: int | None) -> int:
-    """The first with right and wrong responses, else the first, unless one is named."""
+def choose_prompt(tokens: StepTokens, prompt: int | None, by: str) -> int:
+    """The first that has the number and right and wrong responses, else the first that has the number, unless one is named."""
     groups = list(tokens.by_group)
     if not groups:
         raise ConfigError(f"step {tokens.step} holds no tokens")
     if prompt is not None and prompt not in tokens.by_group:
         raise ConfigError(f"prompt {prompt} is not at step {tokens.step}; there is {_ranges(sorted(groups))}")
-    mixed = [group for group in groups if {"right", "wrong"} <= {sibling.verdict for sibling in tokens.by_group[group]}]
-    return prompt if prompt is not None else next(iter(mixed), groups[0])
+    if prompt is not None:
+        return prompt
+    having = _having(tokens, values_of(tokens, by))
+    mixed = [group for group in having if {"right", "wrong"} <= {sibling.verdict for sibling in tokens.by_group[group]}]
+    return next(iter(mixed), having[0])
+
+
+def _having(tokens: StepTokens, values: Sequence[float | None]) -> list[int]:
+    """Prompts of which some token has a number."""
+    return [
+        group
+        for group, siblings in tokens.by_group.items()
+        if any(value is not None for sibling in siblings for value in values[sibling.start : sibling.stop])
+    ]
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -63,7 +75,9 @@ def values_of(tokens: StepTokens, by: str) -> list[float | None]:
         values = tokens.values(name)
         if any(value is not None for value in values):
             return [None if value is None else value - colouring.middle for value in values]
-    raise ConfigError(f"by {by!r} was not recorded at step {tokens.step}; there is {', '.join(recorded(tokens)) or 'nothing'}")
+    there = f"there is {', '.join(recorded(tokens)) or 'nothing'}"
+    remedy = "; tokencredit diagnose measures it" if by in ("change", "predicted") else ""
+    raise ConfigError(f"by {by!r} was not recorded at step {tokens.step}; {there}{remedy}")
 
 
 def recorded(tokens: StepTokens) -> list[str]:
@@ -85,6 +99,13 @@ def token_view(tokens: StepTokens, group: int, by: str) -> list[Text | Table]:
     for sibling in siblings:
         lines.add_row(_verdict(sibling), _line(tokens, sibling, values, largest), Text(_advantage(tokens, sibling), style="dim"))
     title = Text.assemble((f"step {tokens.step}, prompt {group}  ", "bold"), visible(tokens.prompt(group)))
+    if not sizes:
+        having = _ranges(sorted(_having(tokens, values)))
+        return [
+            title,
+            lines,
+            Text(f"\nNo token of prompt {group} has a {COLOURINGS[by].said}; there is one at prompt {having}.", style="dim"),
+        ]
     return [title, lines, _legend(by, largest)]
 
 
@@ -108,6 +129,8 @@ def _line(tokens: StepTokens, sibling: Response, values: Sequence[float | None],
 
 def _legend(by: str, largest: float) -> Text:
     line = Text("\n")
+    if largest == 0:
+        return line.append(f"every token: {COLOURINGS[by].middle:g}, {COLOURINGS[by].said}", style="dim")
     signs = (1.0,) if by == "entropy" else (1.0, -1.0)
     for sign in signs:
         for size in (0.25, 1.0):

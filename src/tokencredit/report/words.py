@@ -1,8 +1,15 @@
 """Numbers as the page says them."""
 
+from decimal import ROUND_HALF_UP, Decimal
+
+
+def hundreds(share: float) -> str:
+    """`6.3` for 0.0625: halves away from zero, as the page's script rounds them."""
+    return str(Decimal(100 * share).quantize(Decimal("0.1"), ROUND_HALF_UP))
+
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f}\u202f%"
+    return f"{hundreds(share)}\u202f%"
 
 
 def grouped(count: float) -> str:

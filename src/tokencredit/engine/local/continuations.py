@@ -1,7 +1,6 @@
 """Sampling from inside a response: continuations of prefixes, graded as if the policy had written them whole."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 
 import torch
@@ -35,18 +34,9 @@ def branch_points(
         else:
             assert marks_steps(task)
             problem = problems[groups[row]]
-            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), _pieces(policy, ids))
+            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), policy.pieces(ids))
         points += [BranchPoint(row, columns[position]) for position in positions]
     return within_budget(points, continuations=choice.continuations, budget=choice.budget, seed=seed)
-
-
-def _pieces(policy: Policy, ids: list[int]) -> list[str]:
-    """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
-    pieces = policy.token_texts(ids)
-    if "".join(pieces) == policy.tokenizer.decode(ids):
-        return pieces
-    texts = [str(policy.tokenizer.decode(ids[:count])) for count in range(len(ids) + 1)]
-    return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def solve_rates(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -35,12 +36,15 @@ class Diagnosis(NamedTuple):
     """record.EVIDENCE_COLUMNS, an entry per token of the batch."""
     method: str
     rollouts_used: int
+    groups_looked_at: int
+    groups: int
 
     def to_json(self, step: int) -> dict[str, Any]:
         return {
             "step": step,
             "rollouts_used": self.rollouts_used,
             "method": self.method,
+            "looked_at": {"groups": self.groups_looked_at, "of": self.groups},
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -127,8 +131,9 @@ class _Judge:
         place = torch.full(rollouts.mask.shape, -1, device=inside.device)
         place[inside] = torch.arange(int(inside.sum()), device=inside.device)
         looked_at, seen = evidence.looked_at, rollouts.mask[evidence.looked_at]
+        # Log-probs of the same pass as the hidden states: training's own may come from one in bfloat16.
         found = coupling(
-            self.seen_table,
+            replace(self.seen_table, logp=evidence.moved.before.logp[looked_at][seen].cpu()),
             hidden[looked_at][seen],
             subject.head,
             Sources(hidden[inside], rollouts.tokens[inside], -evidence.kappa[inside]),
@@ -187,4 +192,6 @@ def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[s
     """Every finding asked for, in the order of FINDINGS."""
     judge = _Judge(subject, knobs)
     findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(judge, name))()]
-    return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used)
+    group = subject.credited.rollouts.group
+    looked_at = len(group[subject.evidence.looked_at].unique())
+    return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used, looked_at, len(group.unique()))

@@ -34,7 +34,7 @@ def judge(
     sampled = NOTHING_SAMPLED
     if task is not None:
         change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
-        sampled = sample_evidence(look.before, look.policy, task, trained.problems, rollouts, table, change, config, seed=seed)
+        sampled = sample_evidence(look.before, look.policy, task, trained.problems, rollouts, table, change, config, seed=seed, only=only)
     subject = Subject(
         table=table,
         credited=trained.credited,

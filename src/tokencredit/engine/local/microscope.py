@@ -76,7 +76,7 @@ def choose_rows(credited: Credited, *, groups: int, seed: int) -> Tensor:
 
 
 def _weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in policy.model.named_parameters()}
+    return {name: value.detach() for name, value in policy.model.named_parameters()}
 
 
 def _minus(left: Direction, right: Direction) -> dict[str, Tensor]:
@@ -167,12 +167,10 @@ class Microscope:
         self.directions["first"] = _minus(_weights(self.policy), self.weights)
         for side, gradient in self.first._asdict().items():
             self.directions[f"first_{side}"] = adamw_part(self.optimizer, named, gradient, clip=clip)
+        del self.first
+        # In full precision whatever training runs in: an update is far smaller than the rounding of a bfloat16 pass.
         self.logp_first = gather_evidence(
-            self.policy.model,
-            self.credited.rollouts,
-            temperature=self.lens.temperature,
-            max_tokens=self.lens.max_tokens,
-            dtype=self.lens.dtype,
+            self.policy.model, self.credited.rollouts, temperature=self.lens.temperature, max_tokens=self.lens.max_tokens
         ).logp
 
     def evidence(self) -> StepEvidence:
@@ -181,13 +179,9 @@ class Microscope:
         lens = self.lens
         self.directions["step"] = _minus(_weights(self.policy), self.weights)
         effects = Effects(**self._predict(self.seen, self.directions), mini_positive=self.mini.positive, mini_negative=self.mini.negative)
+        self.directions.clear()
         moved = movement(
-            self.before.model,
-            self.policy.model,
-            self.credited.rollouts,
-            temperature=lens.temperature,
-            max_tokens=lens.max_tokens,
-            dtype=lens.dtype,
+            self.before.model, self.policy.model, self.credited.rollouts, temperature=lens.temperature, max_tokens=lens.max_tokens
         )
         assert self.method is not None
         return StepEvidence(

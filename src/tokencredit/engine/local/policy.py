@@ -1,6 +1,7 @@
 """The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -36,6 +37,14 @@ class Policy:
         """Each token read alone; one that occurs often is read once."""
         texts = {token: str(self.tokenizer.decode([token])) for token in set(tokens)}
         return [texts[token] for token in tokens]
+
+    def pieces(self, tokens: list[int]) -> list[str]:
+        """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
+        alone = self.token_texts(tokens)
+        if "".join(alone) == self.tokenizer.decode(tokens):
+            return alone
+        texts = [str(self.tokenizer.decode(tokens[:count])) for count in range(len(tokens) + 1)]
+        return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def choose_device(asked: str) -> torch.device:

@@ -5,6 +5,7 @@ weights back; on a CPU to the bit. Whether they did is checked against what the 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,14 +38,17 @@ def nearest_start(folder: RunFolder, step: int) -> Start:
     found = [Start(0, None)]
     for path in folder.checkpoints.glob("*"):
         if (path / "state.json").is_file() and not path.name.endswith((".partial", ".old")):
-            found.append(Start(load_progress(path).step, path))
+            # A damaged checkpoint is passed over: an earlier one, or the base, will do.
+            with suppress(ConfigError):
+                found.append(Start(load_progress(path).step, path))
     return max((start for start in found if start.step < step), key=lambda start: start.step)
 
 
 def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
     """Training step `step`, counted from 1; `tell(done, total)` hears of every step taken on the way."""
-    if not 1 <= step <= config.steps:
-        raise ConfigError(f"step is {step} but the run has steps 1 to {config.steps}")
+    taken = max((row["step"] for row in folder.read("metrics.jsonl")), default=0)
+    if not 1 <= step <= taken:
+        raise ConfigError(f"step is {step} but the run has taken steps 1 to {taken}")
     start = nearest_start(folder, step)
     stepper = Stepper(config, source=config.model if start.checkpoint is None else str(start.checkpoint))
     state = StageState()

@@ -1,7 +1,7 @@
 """Evidence about tokens that costs rollouts: Monte-Carlo values, and fresh responses to see drift by. Off unless asked for, and counted."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.probe.branch import BranchPoint
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.probe.forward import gather_evidence, response_extent
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts
@@ -55,15 +55,16 @@ def sample_evidence(
     config: TrainConfig,
     *,
     seed: int,
+    only: Collection[str],
 ) -> SampledEvidence:
-    """What the budgets pay for; nothing by default."""
+    """What the budgets pay for and the findings asked for need; nothing by default."""
     knobs = config.diagnose
     value, drift, used = None, None, 0
-    if knobs.value_budget:
+    if knobs.value_budget and {"value", "tax"} & set(only):
         chosen = choose_tokens(table, change, count=knobs.value_budget // (2 * knobs.value_continuations), seed=derive_seed(seed, "choose"))
         value, sampled = _token_values(before, task, problems, rollouts, table, chosen, config, seed=derive_seed(seed, "value"))
         used += sampled
-    if knobs.drift_budget:
+    if knobs.drift_budget and "drift" in only:
         drift, sampled = _fresh_responses(before, after, task, problems, config, seed=derive_seed(seed, "fresh"))
         used += sampled
     return SampledEvidence(value, drift, used)
@@ -95,7 +96,7 @@ def _token_values(
     seed: int,
 ) -> tuple[TokenValues, int]:
     """After the last token of a response there is nothing to sample: its value is what the verifier said."""
-    length = rollouts.mask.sum(-1).tolist()
+    length = response_extent(rollouts.mask).tolist()
     starts = [BranchPoint(int(table.row[place]), int(table.position[place])) for place in chosen]
     wanted = dict.fromkeys(starts)
     wanted |= dict.fromkeys(

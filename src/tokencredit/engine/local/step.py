@@ -21,6 +21,7 @@ from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
+from tokencredit.errors import GuardError
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Problem, Task
@@ -44,6 +45,10 @@ class FinishedStep(NamedTuple):
     """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
     extra: Mapping[str, float]
     """What evidence beyond the rollouts was sampled."""
+
+    def without_look(self) -> "FinishedStep":
+        """Lets go of the copies of the weights that a look holds."""
+        return self if self.trained is None else self._replace(trained=self.trained._replace(look=None))
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -144,7 +149,13 @@ def update(
     microscope = None
     if look:
         with stopwatch.stage("diagnose"):
-            microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
+            try:
+                microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
+            except torch.OutOfMemoryError:
+                raise GuardError(
+                    "looking at this step needs memory for about eight more copies of the weights and there is not enough; "
+                    "set diagnose.every to 0, or diagnose.groups lower"
+                ) from None
     with stopwatch.stage("update"):
         result = run_plan(
             policy,

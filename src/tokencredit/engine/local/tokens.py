@@ -22,12 +22,11 @@ class TokenLabels(NamedTuple):
 def label_tokens(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> TokenLabels:
     """A token takes the class and the verdict of its first character; the end token is `end`."""
     tokens, mask = rollouts.tokens.cpu(), rollouts.mask.cpu()
-    labels = TokenLabels(policy.token_texts(tokens[mask].tolist()), [], [])
-    at = 0
+    labels = TokenLabels([], [], [])
     for row, group in enumerate(rollouts.group.tolist()):
         ids = tokens[row][mask[row]].tolist()
-        pieces = labels.text[at : at + len(ids)]
-        at += len(ids)
+        pieces = policy.pieces(ids)
+        labels.text.extend(pieces)
         ended = bool(ids) and ids[-1] in policy.end_tokens
         body = pieces[:-1] if ended else pieces
         response, problem = "".join(body), problems[group]

@@ -6,6 +6,7 @@ A step (`step.py`) is a batch of rollouts and the optimizer steps taken on it.
 Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -71,6 +72,12 @@ def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[
     """(training step, mean entropy) as recorded, up to a step that is not included."""
     rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
     return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
+
+
+def diagnosis_rollouts(folder: RunFolder) -> int:
+    """What looks sampled by themselves; none of it was trained on."""
+    files = (file for _, file in folder.step_files("findings") if file.suffix == ".json")
+    return sum(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"] for file in files)
 
 
 def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
@@ -164,6 +171,7 @@ class Trainer:
             finished = self.stepper.step(number, state, step_watch, look=look)
             with step_watch.stage("diagnose") if look else step_watch.stage("record"):
                 self.record(number + 1, finished)
+            finished = finished.without_look()
             state = finished.state
             rollouts_used += finished.rollouts_used
             row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
@@ -215,6 +223,8 @@ class Trainer:
             "best_step": best_step,
             "seconds": watch.seconds,
         }
+        if sampled := diagnosis_rollouts(folder):
+            result["diagnosis_rollouts"] = sampled
         folder.write_json("result.json", result)
         return Outcome(self.policy, self.task, state, result, interrupted=False)
 

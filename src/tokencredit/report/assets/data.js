@@ -8,6 +8,9 @@ function block(kind, run, step) {
   return element ? JSON.parse(element.textContent) : null;
 }
 
+// Changes of log-prob up to this size count as no movement, here as in the finding about flips.
+const deadBand = (about) => about.findings?.find(({ name }) => name === "flips")?.numbers.dead_band ?? 1e-4;
+
 const verdictOf = (score) => (score === null ? "ungraded" : score >= 1 ? "right" : "wrong");
 
 function stepData(run, step) {

@@ -1,3 +1,9 @@
+// Near certainty what is missing tells more than "1.000".
+function chance(logp) {
+  const missing = -Math.expm1(Math.min(0, logp));
+  return missing === 0 ? "1" : missing < 0.005 ? `1 \u2212 ${minus(missing.toExponential(1))}` : figure(1 - missing);
+}
+
 // All numbers of one token.
 function detailRows(data, response, at) {
   const get = (name) => data.value(name, response, at);
@@ -19,7 +25,7 @@ function detailRows(data, response, at) {
       row("score", response.score, figure(response.score)),
     ]],
     ["Before the update", [
-      row("probability", logp, figure(Math.exp(logp)) + (known(change) ? ` \u2192 ${figure(Math.exp(Math.min(0, logp + change)))}` : "")),
+      row("probability", logp, chance(logp) + (known(change) ? ` \u2192 ${chance(logp + change)}` : "")),
       row("log-prob", logp, figure(logp)),
       row("of the sampler", get("behavior_logp"), figure(get("behavior_logp"))),
       row("entropy", get("entropy"), figure(get("entropy")) + (known(get("entropy_after")) ? ` \u2192 ${figure(get("entropy_after"))}` : "")),

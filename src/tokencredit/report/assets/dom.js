@@ -25,4 +25,7 @@ function figure(value) {
 
 const signed = (value) => (known(value) && value > 0 ? "+" : "") + figure(value);
 const percent = (value) => (known(value) ? minus((100 * value).toFixed(1)) + "\u202f%" : "\u2013");
+const points = (value) => (known(value) ? `${minus((100 * value).toFixed(1))} points` : "\u2013");
+const decimals = (places) => (value) => (known(value) ? minus(value.toFixed(places)) : "\u2013");
+const correlation = decimals(3);
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;

@@ -1,55 +1,80 @@
 // Findings: the note in words, the numbers that matter with their course over the run, a picture where one helps, tables for the rest.
-// `first`: numbers shown large, each with what it is called here and how it is written.
+// `asks`: the question, in a line. `first`: numbers shown large, each with what it is called here and how it is written.
+// `shares`: further numbers (by name) and columns (table/name) that are shares.
 const FINDINGS = {
   flips: {
     title: "Flips",
-    first: [["step/positive/flip", "of positive advantage, fell", percent], ["step/negative/flip", "of negative advantage, rose", percent], ["step/similarity", "between the shares that rose", percent]],
+    asks: "Does a token move the way its response's advantage points?",
+    first: [["step/band/positive/flip", "of positive advantage, fell", percent], ["step/band/negative/flip", "of negative advantage, rose", percent], ["step/band/similarity", "between the shares that rose", points]],
     panel: flipPanel,
     drawn: ["matrix"],
   },
   effect: {
     title: "Prediction and measurement",
-    first: [["first/correlation", "correlation, first optimizer step", figure], ["step/correlation", "correlation, whole step", figure], ["step/sign", "signs that agree, whole step", percent], ["step/slope", "slope, measured on predicted", figure]],
+    asks: "How far can first-order predictions be trusted here?",
+    first: [["first/correlation", "correlation, first optimizer step", correlation], ["step/correlation", "correlation, whole step", correlation], ["step/sign", "signs that agree, whole step", percent], ["step/slope", "slope, measured on predicted", decimals(2)]],
   },
   cancellation: {
     title: "Cancellation",
-    first: [["mass", "cancels over the whole batch", percent], ["mini/mass", "cancels within its own step", percent], ["lost/mass", "lost by splitting", percent]],
+    asks: "How much of what better responses do to a token do worse ones undo, and how much of that is lost when siblings are split?",
+    shares: /^(mini\/)?(mass|mean)$|^by_(class|group)\/(mini_)?(mass|mean)$|\/cancellation$/,
+    first: [["mass", "cancels over the whole batch", percent], ["mini/mass", "cancels within its own step", percent], ["lost/mass", "lost by splitting", points]],
     panel: cancellationPanel,
     drawn: ["amplified_and_damped"],
   },
   coupling: {
     title: "Coupling",
+    asks: "Who moves a token: its own credit, other occurrences of it, or different tokens?",
+    shares: /^share\/|^pairs\/(low_of_)?same(_coupling)?$|^by_\w+\/(own|same|other)$/,
     first: [["share/own", "pushed by the token itself", percent], ["share/same", "by other occurrences of it", percent], ["share/other", "by different tokens", percent], ["outvoted", "own push overruled", percent]],
     panel: couplingPanel,
     drawn: ["pairs"],
   },
   tax: {
     title: "Learning tax",
+    asks: "How much did the update move where there was nothing to learn?",
+    shares: /^(format|certain|dead|any)\/(tokens|kl)$/,
     first: [["any/kl", "of KL moved where credit is nil", percent], ["format/kl", "on format tokens", percent], ["certain/kl", "on near-certain tokens", percent], ["dead/kl", "in dead groups", percent]],
   },
   drift: {
     title: "Drift",
+    asks: "How far does the update move equally good responses to one prompt apart?",
     first: [["equal/absolute", "equal scores, nats", figure], ["unequal/mean", "better against worse, nats", signed], ["ratio", "equal to unequal", figure]],
   },
   entropy: {
     title: "Entropy",
+    asks: "What did the update do to the entropy, and is the run about to lose it?",
     first: [["current", "mean entropy, nats", figure], ["change", "change by this update", signed], ["slope", "per training step", signed], ["steps_to_floor", "steps to the floor", figure]],
   },
   masses: {
     title: "Masses",
+    asks: "How hard does the batch push up and down, and how many prompts do the pushing?",
+    shares: /^dead_groups$/,
     first: [["success_share", "of response mass pushes up", percent], ["token_positive_share", "of token mass pushes up", percent], ["effective_groups", "prompts that do the pushing", figure], ["dead_groups", "dead groups", percent]],
   },
   value: {
     title: "Token value",
+    asks: "Are the tokens that the update boosted worth more than those it suppressed?",
     first: [["positive/gain/difference", "gain, boosted minus suppressed, successes", signed], ["negative/gain/difference", "gain, boosted minus suppressed, failures", signed]],
   },
 };
 const ROWS_AT_ONCE = 12;
 const TILES = 4;
-const SHARES = /(^|[/_])(boosted|suppressed|unchanged|flip|similarity|share|outvoted|sign)$|_(pairs_of_same|coupling_of_same|pair_coupling)$/;
+const SHARES = /(^|[/_])(boosted|suppressed|unchanged|flip|share|outvoted|sign)$/;
+const POINTS = /(^|\/)similarity$|^lost\/|\/lost_/;
+const CORRELATIONS = /(^|[/_])(correlation|cosine)($|\/)/;
 
 const words = (key) => key.replaceAll("_", " ").replaceAll("/", " \u203a ");
-const amount = (key, value) => (typeof value !== "number" ? value ?? "\u2013" : SHARES.test(key) ? percent(value) : figure(value));
+
+function writtenAs(finding, key) {
+  if (POINTS.test(key)) return points;
+  if (SHARES.test(key) || FINDINGS[finding]?.shares?.test(key)) return percent;
+  return CORRELATIONS.test(key) ? correlation : figure;
+}
+
+const amount = (finding, key, value) => (typeof value === "number" ? writtenAs(finding, key)(value) : value ?? "\u2013");
+// Ranges smaller than this are not drawn over the full height: what hardly moves shall look so.
+const leastRange = (written, low, high) => ([percent, points, correlation].includes(written) ? 0.02 : 0.02 * Math.max(Math.abs(low), Math.abs(high)));
 
 function sparkline(name, key, label, written) {
   const lines = index.runs.map((run) => run.trends[name]?.[key] ?? []);
@@ -58,12 +83,15 @@ function sparkline(name, key, label, written) {
   const [left, right] = [Math.min(...points.map(([step]) => step)), Math.max(...points.map(([step]) => step))];
   const [low, high] = [Math.min(...points.map(([, value]) => value)), Math.max(...points.map(([, value]) => value))];
   const x = (step) => (2 + (96 * (step - left)) / (right - left || 1)).toFixed(1);
-  const y = (value) => (high > low ? 22 - (20 * (value - low)) / (high - low) : 12).toFixed(1);
+  const range = Math.max(high - low, leastRange(written, low, high)) || 1;
+  const y = (value) => (12 - (20 * (value - (low + high) / 2)) / range).toFixed(1);
   const told = `${label} over training steps ${left} to ${right}, between ${written(low)} and ${written(high)}`;
   const here = lines[at.run].find(([step]) => step === at.step);
-  return draw("svg", { class: "spark", viewBox: "0 0 100 24", role: "img", "aria-label": told },
+  const drawing = draw("svg", { class: "spark", viewBox: "0 0 100 24", role: "img", "aria-label": told },
     ...lines.map((line, run) => draw("polyline", { class: `stroke-series-${run % 6} dash-${index.runs.length > 1 ? run % 3 : 0}`, fill: "none", points: line.map(([step, value]) => `${x(step)},${y(value)}`).join(" ") })),
     here ? draw("circle", { class: `fill-series-${at.run % 6}`, cx: x(here[0]), cy: y(here[1]), r: 1.7 }) : null);
+  const ends = high > low ? [written(high), written(low)] : [written(high)];
+  return make("div", { class: "spark-box" }, drawing, make("span", { class: "spark-ends", "aria-hidden": "true" }, ...ends.map((end) => make("span", {}, end))));
 }
 
 function tile(name, value, [key, label, written]) {
@@ -76,12 +104,12 @@ function tile(name, value, [key, label, written]) {
     sparkline(name, key, label, written));
 }
 
-function plainTable(name, rows) {
+function plainTable(finding, name, rows) {
   const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   const numeric = new Set(columns.filter((column) => rows.some((row) => typeof row[column] === "number")));
   const line = (row) => make("tr", {}, ...columns.map((column) => (column === "text"
     ? make("td", {}, make("code", { class: "token" }, String(row[column] ?? "")))
-    : make("td", { class: numeric.has(column) ? "number" : null }, String(amount(column, row[column]))))));
+    : make("td", { class: numeric.has(column) ? "number" : null }, String(amount(finding, `${name}/${column}`, row[column]))))));
   const body = make("tbody", {}, ...rows.slice(0, ROWS_AT_ONCE).map(line));
   const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...columns.map((column) => make("th", { scope: "col", class: numeric.has(column) ? "number" : null }, words(column))))), body);
   const rest = rows.slice(ROWS_AT_ONCE);
@@ -93,27 +121,29 @@ function plainTable(name, rows) {
   return make("details", {}, make("summary", {}, words(name), make("small", {}, ` ${plural(rows.length, "row")}`)), make("div", { class: "scroll" }, table), more);
 }
 
-function numbersTable(numbers) {
-  const rows = Object.entries(numbers).map(([key, value]) => make("tr", {}, make("th", { scope: "row" }, words(key)), make("td", { class: "number" }, String(amount(key, value)))));
+function numbersTable(finding, numbers) {
+  const rows = Object.entries(numbers).map(([key, value]) => make("tr", {}, make("th", { scope: "row" }, words(key)), make("td", { class: "number" }, String(amount(finding, key, value)))));
   return make("details", {}, make("summary", {}, "all numbers", make("small", {}, ` ${rows.length}`)), make("table", { class: "plain numbers" }, make("tbody", {}, ...rows)));
 }
 
 // Rose, stayed, fell; by the sign of the response's advantage. What moved against it is framed.
 function flipPanel({ tables }) {
-  const rows = (tables.matrix ?? []).filter((row) => row.band === 0 && known(row.boosted) && known(row.suppressed));
+  const rows = (tables.matrix ?? []).filter((row) => row.band > 0 && known(row.boosted) && known(row.suppressed));
   const horizons = [...new Set(rows.map((row) => row.horizon))];
   if (!horizons.length) return null;
+  const band = minus(rows[0].band.toExponential());
   const told = { first: "after the first optimizer step", step: "after the whole step" };
-  const moves = { boosted: "rose", unchanged: "stayed", suppressed: "fell" };
+  const moves = { boosted: "rose", unchanged: `stayed (\u2264 ${band})`, suppressed: "fell" };
   const cell = (row, move) => {
     const flip = (row.side === "positive" && move === "suppressed") || (row.side === "negative" && move === "boosted");
     const kind = move === "unchanged" ? "size" : move === "boosted" ? "up" : "down";
     const level = Math.ceil(LEVELS * (row[move] ?? 0));
     return make("td", { class: `${level ? `${kind}-${level}` : "level-0"} heat${flip ? " flip" : ""}` }, percent(row[move]), flip ? make("small", {}, "flip") : null);
   };
+  const counted = make("p", { class: "fine" }, `A token that moved by no more than ${band} nats counts as unmoved.`);
   return make("div", { class: "panels" }, ...horizons.map((horizon) => make("table", { class: "heat-table" }, make("caption", {}, told[horizon] ?? words(horizon)),
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "advantage"), ...Object.values(moves).map((word) => make("th", { scope: "col" }, word)), make("th", { scope: "col" }, "tokens"))),
-    make("tbody", {}, ...rows.filter((row) => row.horizon === horizon).map((row) => make("tr", {}, make("th", { scope: "row" }, row.side), ...Object.keys(moves).map((move) => cell(row, move)), make("td", { class: "number" }, figure(row.tokens))))))));
+    make("tbody", {}, ...rows.filter((row) => row.horizon === horizon).map((row) => make("tr", {}, make("th", { scope: "row" }, row.side), ...Object.keys(moves).map((move) => cell(row, move)), make("td", { class: "number" }, figure(row.tokens))))))), counted);
 }
 
 const shareBar = (value, kind) => draw("svg", { class: "share-bar", viewBox: "0 0 100 7", preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -121,7 +151,7 @@ const shareBar = (value, kind) => draw("svg", { class: "share-bar", viewBox: "0 
 
 function cancellationPanel({ tables }) {
   const rows = (tables.by_class ?? []).filter((row) => known(row.mass) || known(row.mini_mass));
-  const pair = (row) => [["whole batch", row.mass, "fill-series-0"], ["own step", row.mini_mass, "fill-series-1"]].filter(([, value]) => known(value));
+  const pair = (row) => [["whole batch", row.mass, "fill-series-0"], ["own step", row.mini_mass, "fill-series-4"]].filter(([, value]) => known(value));
   const bars = rows.length ? make("table", { class: "bars" }, make("caption", {}, "what cancels, by class of token: over the whole batch, and within the optimizer step it was in"),
     make("tbody", {}, ...rows.flatMap((row) => pair(row).map(([label, value, kind], place) => make("tr", { class: place ? null : "first" },
       place ? null : make("th", { scope: "rowgroup", rowspan: pair(row).length }, String(row.token_class)), make("td", {}, label), make("td", {}, shareBar(value, kind)), make("td", { class: "number" }, percent(value))))))) : null;
@@ -159,23 +189,25 @@ function couplingPanel({ tables }) {
 function findingCard(finding) {
   const kind = FINDINGS[finding.name] ?? { title: words(finding.name) };
   const numbers = finding.numbers ?? {};
-  const usual = Object.keys(numbers).map((key) => [key, words(key), (value) => amount(key, value)]);
+  const usual = Object.keys(numbers).map((key) => [key, words(key), writtenAs(finding.name, key)]);
   const chosen = (kind.first ?? usual).filter(([key]) => known(numbers[key])).slice(0, TILES);
   const panel = kind.panel?.({ numbers, tables: finding.tables ?? {} }) ?? null;
   const tables = Object.entries(finding.tables ?? {}).filter(([name, rows]) => rows.length && !(panel && kind.drawn?.includes(name)));
   return make("article", { class: `finding${finding.name === "entropy" && numbers.level > 0 ? " warned" : ""}`, "data-finding": finding.name },
-    make("h3", {}, kind.title), make("p", { class: "note" }, finding.note),
+    make("h3", {}, kind.title), kind.asks ? make("p", { class: "asks" }, kind.asks) : null, make("p", { class: "note" }, finding.note),
     chosen.length ? make("div", { class: "tiles" }, ...chosen.map((entry) => tile(finding.name, numbers[entry[0]], entry))) : null,
     panel,
-    make("div", { class: "tables" }, ...tables.map(([name, rows]) => plainTable(name, rows)), Object.keys(numbers).length > chosen.length ? numbersTable(numbers) : null));
+    make("div", { class: "tables" }, ...tables.map(([name, rows]) => plainTable(finding.name, name, rows)), Object.keys(numbers).length > chosen.length ? numbersTable(finding.name, numbers) : null));
 }
 
 function showFindings(about) {
   const findings = about.findings ?? [];
   const order = Object.keys(FINDINGS);
   const place = (finding) => (order.includes(finding.name) ? order.indexOf(finding.name) : order.length);
+  const method = about.method === "jvp" ? "jvp (forward-mode differentiation)" : about.method;
+  const covered = about.looked_at ? `Predictions cover ${about.looked_at.groups} of ${plural(about.looked_at.of, "prompt")}. ` : "";
   const told = findings.length
-    ? `At step ${at.step}${about.method ? `, predicted by ${about.method}` : ""}${about.rollouts ? `, with ${plural(about.rollouts, "extra rollout")}` : ""}. Small lines show the course of a number over the run${index.runs.length > 1 ? "s" : ""}.`
+    ? `At step ${at.step}${method ? `, predicted by ${method}` : ""}${about.rollouts ? `, with ${plural(about.rollouts, "extra rollout")}` : ""}. ${covered}Small lines show the course of a number over the run${index.runs.length > 1 ? "s" : ""}.`
     : "Nothing was diagnosed at this step. tokencredit diagnose can do it for a recorded run.";
   $("findings-told").textContent = told;
   $("finding-cards").replaceChildren(...[...findings].sort((one, other) => place(one) - place(other)).map(findingCard));

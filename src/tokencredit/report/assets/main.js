@@ -9,10 +9,13 @@ function showStep() {
   $("step-on").disabled = place < 0 || place === run.steps.length - 1;
   const chosen = at.step === null ? { about: {}, tokens: null, scales: new Map() } : stepData(at.run, at.step);
   const fewer = run.some_prompts[at.step];
-  $("left-out").textContent = [
-    fewer ? `${fewer[0]} of ${fewer[1]} prompts fit on the page` : "",
-    run.left_out.length ? `${plural(run.left_out.length, "step")} left out to keep the page small` : "",
-  ].filter(Boolean).join("; ");
+  const told = [
+    fewer ? make("span", {}, `${fewer[0]} of ${fewer[1]} prompts fit on the page`) : null,
+    run.left_out.length
+      ? make("details", {}, make("summary", {}, `${plural(run.left_out.length, "step")} left out to keep the page small`), run.left_out.join(", "))
+      : null,
+  ];
+  $("left-out").replaceChildren(...told.filter(known));
   chooseStepOfView(chosen);
   showFindings(chosen.about);
   showPlan(chosen.about.plan);
@@ -50,5 +53,6 @@ $("step").addEventListener("change", (event) => {
 });
 $("step-back").addEventListener("click", () => moveStep(-1));
 $("step-on").addEventListener("click", () => moveStep(1));
+addEventListener("resize", hintAtScrolling);
 showRun(0);
 performance.mark("shown");

@@ -27,5 +27,13 @@ function showPlan(plan) {
   const whole = plan.groups.filter((_, at) => plan.cells.filter((cells) => cells[at].some((count) => count)).length === 1).length;
   const told = `${plan.kind ? `Batching is ${plan.kind}. ` : ""}${whole} of ${plural(plan.groups.length, "prompt")} ${whole === 1 ? "has" : "have"} all responses in one optimizer step.` +
     (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in none.` : "") + (plan.digest ? ` Plan ${plan.digest}.` : "");
-  $("plan-grid").replaceChildren(make("p", {}, told), make("div", { class: "scroll" }, make("table", { class: "plan-table" }, make("thead", {}, head), make("tbody", {}, ...rows))));
+  const table = make("table", { class: "plan-table" }, make("thead", {}, head), make("tbody", {}, ...rows));
+  const box = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plan, optimizer steps by prompts" }, table);
+  $("plan-grid").replaceChildren(make("p", {}, told), make("p", { class: "fine hint", hidden: true }, "Wider than the page: scroll the grid sideways \u2192"), box);
+  hintAtScrolling();
+}
+
+function hintAtScrolling() {
+  const box = $("plan-grid").querySelector(".scroll");
+  if (box) $("plan-grid").querySelector(".hint").hidden = box.scrollWidth <= box.clientWidth;
 }

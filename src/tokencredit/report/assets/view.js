@@ -3,19 +3,20 @@ const PROMPTS_AT_ONCE = 4;
 const CHARACTERS_AT_ONCE = 20000;
 const SHORT_LINE = 110;
 
-const view = { chosen: null, page: 0, by: "credit", filter: "all", sort: "number", wrap: null, lines: [], places: new Map(), held: null, limits: new Map() };
+const view = { chosen: null, page: 0, by: "credit", filter: "all", sort: null, wrap: null, lines: [], places: new Map(), held: null, pointed: null, limits: new Map() };
 
 const colouringNow = () => COLOURINGS.find((colouring) => colouring.name === view.by);
 
 function flipShare(data, prompt) {
   if (prompt.flip === undefined) {
+    const band = deadBand(view.chosen.about);
     let [moved, against] = [0, 0];
     for (const response of prompt.responses) {
       for (let at = 0; at < response.count; at += 1) {
         const [credit, change] = [data.value("credit", response, at), data.value("change_step", response, at)];
         if (known(change) && credit) {
           moved += 1;
-          against += credit * change < 0 ? 1 : 0;
+          against += Math.abs(change) > band && credit * change < 0 ? 1 : 0;
         }
       }
     }
@@ -23,6 +24,9 @@ function flipShare(data, prompt) {
   }
   return prompt.flip;
 }
+
+// Until a reader chooses: by flips, where an update was looked at.
+const sortNow = () => (view.chosen.tokens.has("change_step") ? view.sort ?? "flip" : view.sort === "surprise" ? "surprise" : "number");
 
 function leastLikely(data, prompt) {
   if (prompt.least === undefined) {
@@ -46,7 +50,7 @@ function promptsInOrder(data) {
   const keys = { number: (prompt) => prompt.group, flip: (prompt) => -(flipShare(data, prompt) ?? -1), surprise: (prompt) => leastLikely(data, prompt) };
   // A prompt that does not have the number tokens are coloured by comes last: it would be blank.
   const blank = (prompt) => (prompt.responses.some((response) => hasNumber(data, response)) ? 0 : 1);
-  return some.sort((one, other) => blank(one) - blank(other) || keys[view.sort](one) - keys[view.sort](other) || one.group - other.group);
+  return some.sort((one, other) => blank(one) - blank(other) || keys[sortNow()](one) - keys[sortNow()](other) || one.group - other.group);
 }
 
 // As many characters as the limit says; a token that is too long by itself is cut.
@@ -120,7 +124,7 @@ function promptCard(data, prompt, limit) {
   const flip = flipShare(data, prompt);
   const facts = [`${right} of ${prompt.responses.length} right`];
   if (known(flip)) facts.push(`${percent(flip)} of tokens moved against their credit`);
-  if (view.sort === "surprise") facts.push(`least likely token: p = ${figure(Math.exp(leastLikely(data, prompt)))}`);
+  if (sortNow() === "surprise") facts.push(`least likely token: p = ${figure(Math.exp(leastLikely(data, prompt)))}`);
   return make("article", { class: "prompt", "data-group": prompt.group },
     make("header", {}, make("h3", {}, `Prompt ${prompt.group}`), make("p", {}, ...promptText(prompt)), make("p", { class: "facts" }, facts.join(" \u00b7 "))),
     make("div", { class: "lines" }, make("ol", { class: "responses" }, ...shown.map((response) => responseLine(data, response, limit)))));
@@ -131,6 +135,7 @@ function renderView() {
   view.lines = [];
   view.places = new Map();
   view.held = null;
+  view.pointed = null;
   if (!data) {
     $("view").replaceChildren(make("p", { class: "quiet" }, "No tokens were recorded at this step."));
     $("legend").replaceChildren();
@@ -181,12 +186,8 @@ function chooseStepOfView(chosen) {
     input.parentElement.title = open ? COLOURINGS.find((colouring) => colouring.name === input.value).about : "not measured at this step";
   }
   const measured = data?.has("change_step") ?? false;
-  const flip = $("controls").querySelector("input[value=flip]");
-  flip.disabled = !measured;
-  if (!measured && view.sort === "flip") {
-    view.sort = "number";
-    $("controls").querySelector("input[value=number]").checked = true;
-  }
+  $("controls").querySelector("input[value=flip]").disabled = !measured;
+  if (data) $("controls").querySelector(`input[value=${sortNow()}]`).checked = true;
   renderView();
 }
 
@@ -194,6 +195,7 @@ function hold(span) {
   for (const other of $("view").querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
   span.tabIndex = 0;
   view.held = span;
+  view.pointed = null;
   const { response, at } = view.places.get(span);
   span.setAttribute("aria-label", tokenLabel(view.chosen.tokens, response, at));
   showDetail(view.chosen.tokens, response, at);
@@ -256,9 +258,12 @@ function beginView() {
     renderView();
   });
   const pointed = (event) => (view.places.has(event.target) ? view.places.get(event.target) : null);
-  $("view").addEventListener("mouseover", (event) => {
+  // Not mouseover: that also comes when the page moves under a resting pointer.
+  $("view").addEventListener("mousemove", (event) => {
     const place = pointed(event);
-    if (place) showDetail(view.chosen.tokens, place.response, place.at);
+    if (!place || event.target === view.pointed || (event.movementX === 0 && event.movementY === 0)) return;
+    view.pointed = event.target;
+    showDetail(view.chosen.tokens, place.response, place.at);
   });
   $("view").addEventListener("mouseleave", () => (view.held ? hold(view.held) : showKeys()));
   $("view").addEventListener("focusin", (event) => pointed(event) && hold(event.target));
