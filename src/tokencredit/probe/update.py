@@ -2,8 +2,8 @@
 
     predicted_t = <grad log pi(o_t), direction>
 
-One forward-mode product per direction gives it for all tokens at once. Where an operation of the model knows no forward
-mode, a central difference does the same with two passes; the answer says which was used.
+One forward-mode product per direction, all of them in one pass, gives it for all tokens at once. Where an operation of
+the model knows no forward mode, a central difference does the same with two passes; the answer says which was used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import functional_call, jvp
+from torch.func import functional_call, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
@@ -93,40 +93,47 @@ def predicted_change(
             raise ValueError(f"direction {name!r} has {len(direction)} parameters but the model {len(known)}; give one change for each")
     module = _TokenLogp(model, temperature)
     weights = {f"model.{name}": value.detach() for name, value in known.items()}
-    mask = rollouts.mask
-    change = {
-        name: torch.zeros(mask.shape, dtype=torch.promote_types(model.dtype, torch.float32), device=mask.device) for name in directions
+    # All directions go through the model together; the token budget is theirs together, too.
+    stacked = {
+        key: torch.stack([direction[key.removeprefix("model.")].to(value) for direction in directions.values()])
+        for key, value in weights.items()
     }
+    mask = rollouts.mask
+    change = torch.zeros(len(directions), *mask.shape, dtype=torch.promote_types(model.dtype, torch.float32), device=mask.device)
     extent, cost = response_extent(mask), row_cost(rollouts)
+    budget = max(max_tokens // len(directions), max(cost))
     with plain_attention(model):
-        for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=max_tokens):
+        for rows in cut_micro_batches(range(len(cost)), cost, max_tokens=budget):
             index = torch.tensor(rows, device=mask.device)
             width = int(extent[index].max())
             if width == 0:
                 continue
             given = ([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width])
-            for name, direction in directions.items():
-                tangent = {f"model.{key}": value.to(weights[f"model.{key}"]) for key, value in direction.items()}
-                found = _forward_mode(module, weights, tangent, given) if method == "jvp" else _difference(module, weights, tangent, given)
-                change[name][index, :width] = found
-    return Prediction({name: value.where(mask, 0.0) for name, value in change.items()}, method)
+            change[:, index, :width] = (_forward_mode if method == "jvp" else _difference)(module, weights, stacked, given)
+    return Prediction(dict(zip(directions, change.where(mask, 0.0), strict=True)), method)
 
 
 def _knows_no_forward_mode(problem: Exception) -> bool:
-    return "forward AD" in str(problem) or "forward-mode" in str(problem) or "jvp" in str(problem)
+    return any(word in str(problem) for word in ("forward AD", "forward-mode", "jvp", "vmap"))
 
 
-def _forward_mode(module: _TokenLogp, weights: dict[str, Tensor], tangent: dict[str, Tensor], given: Any) -> Tensor:
-    return jvp(lambda at: functional_call(module, at, given), (weights,), (tangent,))[1]
+def _forward_mode(module: _TokenLogp, weights: dict[str, Tensor], stacked: dict[str, Tensor], given: Any) -> Tensor:
+    def along(tangent: dict[str, Tensor]) -> Tensor:
+        return jvp(lambda at: functional_call(module, at, given), (weights,), (tangent,))[1]
+
+    return vmap(along)(stacked)
 
 
-def _difference(module: _TokenLogp, weights: dict[str, Tensor], tangent: dict[str, Tensor], given: Any) -> Tensor:
+def _difference(module: _TokenLogp, weights: dict[str, Tensor], stacked: dict[str, Tensor], given: Any) -> Tensor:
     """(f(w + s d) - f(w - s d)) / 2s, with s d of one fixed length: rounding and curvature both stay small."""
-    size = length_of(tangent)
-    if size == 0:
-        return functional_call(module, weights, given) * 0
-    scale = DIFFERENCE_SIZE * length_of(weights) / size
-    after, before = (
-        functional_call(module, {name: value + sign * scale * tangent[name] for name, value in weights.items()}, given) for sign in (1, -1)
-    )
-    return (after - before) / (2 * scale)
+    found: list[Tensor] = []
+    for number in range(len(next(iter(stacked.values())))):
+        tangent = {name: value[number] for name, value in stacked.items()}
+        size = length_of(tangent)
+        scale = DIFFERENCE_SIZE * length_of(weights) / size if size else 0.0
+        after, before = (
+            functional_call(module, {name: value + sign * scale * tangent[name] for name, value in weights.items()}, given)
+            for sign in (1, -1)
+        )
+        found.append((after - before) / (2 * scale) if size else torch.zeros_like(after))
+    return torch.stack(found)

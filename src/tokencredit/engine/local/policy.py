@@ -1,6 +1,7 @@
 """The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
@@ -12,6 +13,12 @@ from tokencredit.bases import model_folder
 from tokencredit.errors import ConfigError
 
 TINY_PARAMETERS = 5_000_000
+
+
+@lru_cache(maxsize=1 << 16)
+def _text_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """Kept, because a batch holds the same few tokens thousands of times and reading one takes as long as a small matrix product."""
+    return str(tokenizer.decode([token]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +41,8 @@ class Policy:
         return str(self.tokenizer.decode(kept, skip_special_tokens=False))
 
     def token_texts(self, tokens: list[int]) -> list[str]:
-        """Each token read alone; one that occurs often is read once."""
-        texts = {token: str(self.tokenizer.decode([token])) for token in set(tokens)}
-        return [texts[token] for token in tokens]
+        """Each token read alone."""
+        return [_text_of(self.tokenizer, token) for token in tokens]
 
     def pieces(self, tokens: list[int]) -> list[str]:
         """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
