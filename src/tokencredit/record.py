@@ -15,7 +15,20 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.tables import best_suffix, write_table
 
-PACKAGES = ("tokencredit", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pyarrow", "pydantic", "tyro", "rich")
+PACKAGES = (
+    "tokencredit",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "tyro",
+    "rich",
+    "altair",
+    "vl-convert-python",
+)
 
 TOKEN_COLUMNS = (
     "step", "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",

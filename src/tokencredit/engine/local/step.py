@@ -153,7 +153,7 @@ def update(
                 microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
             except torch.OutOfMemoryError:
                 raise GuardError(
-                    "looking at this step needs memory for about eight more copies of the weights and there is not enough; "
+                    "looking at this step needs memory for about fourteen more copies of the weights and there is not enough; "
                     "set diagnose.every to 0, or diagnose.groups lower"
                 ) from None
     with stopwatch.stage("update"):
