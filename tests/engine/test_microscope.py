@@ -19,6 +19,7 @@ from tokencredit.engine.local.microscope import Lens, Microscope, StepEvidence, 
 from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa, step_seed
+from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
 from tokencredit.probe.forward import gather_evidence, response_logits
@@ -248,6 +249,16 @@ def test_in_bfloat16_what_is_measured_is_the_update_not_rounding(tmp_path: Path)
     found = {f["name"]: f["numbers"] for f in json.loads((tmp_path / "run" / "findings" / "step-000002.json").read_text())["findings"]}
     assert found["effect"]["first/correlation"] > 0.95
     assert found["coupling"]["head_mismatch"] < 1e-2
+
+
+@pytest.mark.parametrize("when", ["choose_rows", "movement"])
+def test_running_out_of_memory_is_said_in_words(when: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def too_large(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(f"tokencredit.engine.local.microscope.{when}", too_large)
+    with pytest.raises(GuardError, match=r"set diagnose\.every to 0"):
+        run(small_config(diagnose=LOOKS), tmp_path / "run")
 
 
 def test_never_looking_makes_no_microscope(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.table import token_table
 from tokencredit.engine.local.diagnosis import Diagnosis, Subject, diagnose
+from tokencredit.engine.local.microscope import memory_for_a_look
 from tokencredit.engine.local.sampled_evidence import NOTHING_SAMPLED, sample_evidence
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import TokenLabels
@@ -27,7 +28,8 @@ def judge(
     """`step` counts from 1. Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format."""
     look = trained.look
     assert look is not None, "this step was not watched"
-    evidence = look.evidence()
+    with memory_for_a_look():
+        evidence = look.evidence()
     rollouts = trained.credited.rollouts
     table = token_table(trained.credited, trained.plan, text=labels.text, token_class=labels.token_class)
     seed = derive_seed(config.seed, "diagnose", step)

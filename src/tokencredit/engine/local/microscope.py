@@ -4,7 +4,8 @@ A copy of the policy is made before the first optimizer step and all gradients f
 that is trained and its optimizer are only read, so a run with the microscope on and one with it off end with the same bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from random import Random
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import accumulate_gradient, step_kappa, step_seed
+from tokencredit.errors import GuardError
 from tokencredit.masked import group_statistics
 from tokencredit.probe.divergence import Movement, movement
 from tokencredit.probe.forward import gather_evidence
@@ -62,6 +64,18 @@ class StepEvidence(NamedTuple):
     kappa: Float[Tensor, "seq tok"]
     """What the first optimizer step's objective gives each token."""
     method: Method
+
+
+@contextmanager
+def memory_for_a_look() -> Iterator[None]:
+    """Running out of memory here is for the user to decide about, not a fault of training."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise GuardError(
+            "looking at this step needs memory for about fourteen more copies of the weights and there is not enough; "
+            "set diagnose.every to 0, or diagnose.groups lower"
+        ) from None
 
 
 def choose_rows(credited: Credited, *, groups: int, seed: int) -> Tensor:

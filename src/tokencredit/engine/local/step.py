@@ -16,12 +16,11 @@ from tokencredit.build import AggregatedObjective, needed_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.microscope import Lens, Microscope
+from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.engine.local.pipeline import Pipeline, StageState
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
-from tokencredit.errors import GuardError
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Problem, Task
@@ -148,14 +147,8 @@ def update(
     seed = derive_seed(config.seed, "objective", number)
     microscope = None
     if look:
-        with stopwatch.stage("diagnose"):
-            try:
-                microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
-            except torch.OutOfMemoryError:
-                raise GuardError(
-                    "looking at this step needs memory for about fourteen more copies of the weights and there is not enough; "
-                    "set diagnose.every to 0, or diagnose.groups lower"
-                ) from None
+        with stopwatch.stage("diagnose"), memory_for_a_look():
+            microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
     with stopwatch.stage("update"):
         result = run_plan(
             policy,
