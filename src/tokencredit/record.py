@@ -10,10 +10,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokencredit.errors import ConfigError
 from tokencredit.tables import best_suffix, write_table
+
+if TYPE_CHECKING:
+    from tokencredit.types import StepPlan
 
 PACKAGES = (
     "tokencredit",
@@ -76,6 +79,9 @@ class RunFolder:
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+    def append_plan(self, step: int, plan: "StepPlan") -> None:
+        self.append("plans.jsonl", {"step": step, "digest": plan.digest, **plan.to_json()})
 
     def read(self, name: str) -> list[dict[str, Any]]:
         """The rows of a file; a last line cut short by a crash is left out, any other broken line is refused."""

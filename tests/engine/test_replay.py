@@ -185,3 +185,11 @@ def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> 
     found = {finding["name"]: finding for finding in read_findings(tmp_path / "diagnoses" / "001-grpo", 1)["findings"]}
     assert found["flips"]["numbers"]["without_side"] == 0
     assert found["masses"]["numbers"]["groups"] == 1
+
+
+def test_a_note_is_printed_as_text_whatever_it_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A class of a rollout file may look like a mark of the library that prints."""
+    from tokencredit.commands.diagnose import _tell
+
+    _tell({"step": 1, "rollouts_used": 0, "findings": [{"name": "effect", "note": "Not so for class [/bold] (0.10)."}]}, tmp_path)
+    assert "Not so for class [/bold] (0.10)." in capsys.readouterr().out

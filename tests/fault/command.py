@@ -1,6 +1,7 @@
 """The real command in a process of its own."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -23,3 +24,14 @@ def _main(arguments: tuple[str, ...]) -> None:
 
     sys.argv = ["tokencredit", *arguments]
     main()
+
+
+def assert_refused(arguments: Sequence[str], words: str, place: Path) -> None:
+    """Exit code 2 with these words, no traceback, and every file below `place` as it was."""
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    done = tokencredit(*arguments, cwd=place)
+    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
+    assert done.returncode == 2, said
+    assert words in said
+    assert "Traceback" not in said
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fault.command import tokencredit
+from fault.command import assert_refused
 
 MISTAKES = {
     "unknown command": (["trian"], "did you mean 'train'?"),
@@ -79,11 +79,4 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named_and_nothing_is_written(place: Path, mistake: str) -> None:
-    arguments, words = MISTAKES[mistake]
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    done = tokencredit(*arguments, cwd=place)
-    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    assert done.returncode == 2, said
-    assert words in said
-    assert "Traceback" not in said
-    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    assert_refused(*MISTAKES[mistake], place)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fault.command import tokencredit
+from fault.command import assert_refused
 from tiny import tiny_policy
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.read import read_rollouts
@@ -186,11 +186,4 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mistake", COMMANDS)
 def test_a_mistake_on_the_command_line_is_named_and_nothing_is_written(place: Path, mistake: str) -> None:
-    arguments, words = COMMANDS[mistake]
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    done = tokencredit(*arguments, cwd=place)
-    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    assert done.returncode == 2, said
-    assert words in said
-    assert "Traceback" not in said
-    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    assert_refused(*COMMANDS[mistake], place)

@@ -130,7 +130,7 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     found = judge(trained, labels, stepper.task, config, step=step, history=history, only=only)
     target = _opened(out, config, f"step {step} of {path}") if elsewhere else source
     if elsewhere and step not in {row["step"] for row in target.read("plans.jsonl")}:
-        target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+        target.append_plan(step, trained.plan)
     if step not in {number for number, _ in target.step_files("tokens")}:
         target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
@@ -175,7 +175,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     labels = stored_labels(policy, stored)
     found = judge(trained, labels, None, config, step=step, history=[(step, mean_entropy(trained.credited))], only=only)
     target = _opened(out, config, f"rollouts {rollouts}")
-    target.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+    target.append_plan(step, trained.plan)
     target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     for note in (*stored.notes, *offline_notes(config)):
@@ -223,10 +223,12 @@ def _check_new(out: Path, step: int, *, own: bool, force: bool) -> None:
 
 def _tell(found: dict[str, Any], out: Path) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     console = Console() if Console().is_terminal else Console(width=120)
     for finding in found["findings"]:
-        console.print(f"[bold]{finding['name']}[/bold]  {finding['note']}\n", highlight=False)
+        # As text: classes of a rollout file may hold what a terminal library would take for its own marks.
+        console.print(Text.assemble((finding["name"], "bold"), f"  {finding['note']}\n"))
     sampled = f" {found['rollouts_used']:,} rollouts were sampled for it." if found["rollouts_used"] else ""
     console.print(
         f"Findings of step {found['step']} are in {out}/findings.{sampled} See them with: tokencredit report {out}", highlight=False

@@ -5,6 +5,7 @@ The other trainer's optimizer is not known, so the step is ours: the recipe's cr
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.offline import credit_stored
+from tokencredit.engine.local.offline_table import stored_texts
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch, make_optimizer, update
 from tokencredit.engine.local.tokens import TokenLabels
@@ -28,7 +29,6 @@ def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> T
 
 
 def stored_labels(policy: Policy, stored: StoredRollouts) -> TokenLabels:
-    rollouts = stored.rollouts
-    text = policy.token_texts(rollouts.tokens[rollouts.mask].tolist())
+    text = stored_texts(policy, stored)
     classes = ["token"] * len(text) if stored.token_class is None else [name for names in stored.token_class for name in names]
     return TokenLabels(text, classes, [None] * len(text))

@@ -13,6 +13,12 @@ GIVEN_ADVANTAGE = "given_advantage"
 """Beside record.TOKEN_COLUMNS: the advantage that the file brought along."""
 
 
+def stored_texts(policy: Policy, stored: StoredRollouts) -> list[str]:
+    """Of every sampled token, row after row."""
+    tokens, mask = stored.rollouts.tokens, stored.rollouts.mask
+    return [piece for row in range(len(mask)) for piece in policy.pieces(tokens[row][mask[row]].tolist())]
+
+
 def offline_columns(stored: StoredRollouts, found: Credited | TokenCredit, policy: Policy | None) -> dict[str, list[Any]]:
     """None where something is not known: what only a task can tell, and without a model what only a model can tell."""
     scored = found.scored
@@ -35,7 +41,7 @@ def offline_columns(stored: StoredRollouts, found: Credited | TokenCredit, polic
         "group": rollouts.group[row].tolist(),
         "position": position,
         "prompt": [stored.prompts[index] for index in row],
-        "text": nothing if policy is None else policy.token_texts(ids),
+        "text": nothing if policy is None else stored_texts(policy, stored),
         "token_class": nothing if classes is None else [name for names in classes for name in names],
         "step_right": nothing,
         "token_id": ids,

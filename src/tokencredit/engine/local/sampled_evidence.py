@@ -119,17 +119,20 @@ def _fresh_responses(
     """New responses of the old policy to the batch's first problems, in whole groups; drift is about pairs of one group."""
     size = min(config.sampling.group_size if config.sampling.group_size > 1 else 8, config.diagnose.drift_budget)
     asked = list(problems[: max(1, config.diagnose.drift_budget // size)])
-    limits = {"temperature": config.sampling.temperature, "dtype": config.dtype}
+    temperature = config.sampling.temperature
     rollouts = sample(
         before,
         [before.encode(problem.prompt) for problem in asked],
         group_size=size,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=seed,
-        **limits,
+        temperature=temperature,
+        dtype=config.dtype,
     ).rollouts
     score = grade_rollouts(before, task, asked, rollouts)
-    old, new = (gather_evidence(policy.model, rollouts, max_tokens=config.optimizer.max_tokens, **limits) for policy in (before, after))
+    # In full precision, as the microscope measures.
+    limits = {"temperature": temperature, "max_tokens": config.optimizer.max_tokens}
+    old, new = (gather_evidence(policy.model, rollouts, **limits) for policy in (before, after))
     row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
     inside = rollouts.mask
     nothing = torch.zeros(len(row), dtype=torch.float64)

@@ -140,7 +140,7 @@ class Trainer:
         config, folder, trained = self.config, self.folder, finished.trained
         if trained is None:
             return
-        folder.append("plans.jsonl", {"step": step, "digest": trained.plan.digest, **trained.plan.to_json()})
+        folder.append_plan(step, trained.plan)
         if trained.look is None and not _is_due(config.tokens_every, step, config.steps):
             return
         labels = label_tokens(self.policy, self.task, trained.problems, trained.credited.rollouts)
