@@ -26,8 +26,13 @@ def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
 
 
 def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
-    """What the stages of a recipe need beyond rollouts, log-probs and entropies."""
+    """What shape, advantage and credit of a recipe need beyond rollouts and scores."""
     return SHAPES[recipe.shape.type].needs | NEEDS.get(recipe.advantage.type, frozenset()) | CREDITS[recipe.credit.type].needs
+
+
+def sampled_evidence(recipe: Recipe) -> frozenset[Evidence]:
+    """The part of it that no pass over the rollouts can find: it must be sampled."""
+    return needed_evidence(recipe) - {"logp", "entropy", "hidden"}
 
 
 def build_credit(recipe: Recipe) -> CreditMethod:

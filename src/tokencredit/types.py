@@ -18,8 +18,8 @@ from torch import Tensor
 Aggregation = Literal["token-mean", "sequence-mean", "constant"]
 """How token losses of one optimizer step become one number."""
 
-Evidence = Literal["hidden", "revisions", "prefix-values", "greedy-scores"]
-"""What a stage may need beyond rollouts, log-probs and entropies: kept by the scoring pass (hidden), or sampled."""
+Evidence = Literal["logp", "entropy", "hidden", "revisions", "prefix-values", "greedy-scores"]
+"""What a stage may need beyond rollouts and scores: found by the scoring pass (logp, entropy, hidden), or sampled."""
 
 State = Mapping[str, Any]
 """What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""

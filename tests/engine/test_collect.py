@@ -9,9 +9,10 @@ import torch
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.collect import GradedBatch, collect
 from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.masked import group_statistics

@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.commands.flags import parse_train
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import collect, continuations, revise
 from tokencredit.engine.local import step as training_step
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.metrics import step_metrics
-from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch

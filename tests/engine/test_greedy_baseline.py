@@ -12,9 +12,9 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import TrainedBatch

@@ -14,11 +14,12 @@ from engine.runs import files_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.diagnose import FINDINGS
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
 from tokencredit.engine.local.microscope import Lens, Microscope, StepEvidence, choose_rows
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa, step_seed
+from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa
+from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl

@@ -11,8 +11,8 @@ from pyarrow import parquet
 from engine.runs import run, small_config
 from fault.command import tokencredit
 from tokencredit.compose import resolve
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
@@ -96,7 +96,7 @@ def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: 
     torch.testing.assert_close(batch.credited.credit, own.credit, rtol=0, atol=1e-6)
     assert torch.equal(batch.credited.rollouts.behavior_logp, batch.evidence.logp)
     assert batch.credited.rollouts.loss_mask.sum() == own.rollouts.mask.sum()
-    plan = batch.pipeline.plan(batch.credited, seed=1)
+    plan = batch.pipeline.plan_steps(batch.credited, seed=1)
     assert sorted(row for step in plan.steps for row in step.rows) == list(range(24))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.runs import small_config
-from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.showcase import _contrasts, showcase
 from tokencredit.engine.local.train import Trainer
 from tokencredit.record import RunFolder

@@ -10,7 +10,7 @@ import torch
 from engine.runs import small_config, stepper_of
 from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
 from tokencredit.build import AggregatedObjective
-from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient

@@ -198,8 +198,8 @@ def test_the_edit_mask_names_what_is_missing() -> None:
 def test_what_each_method_needs() -> None:
     needs = {name: set(CREDITS[name].needs) for name in ("ntf", "forking", "ktae", "one-sided", "edit-mask", "process")}
     assert needs == {
-        "ntf": set(),
-        "forking": set(),
+        "ntf": {"logp"},
+        "forking": {"entropy"},
         "ktae": set(),
         "one-sided": set(),
         "edit-mask": {"revisions"},

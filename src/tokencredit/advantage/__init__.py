@@ -38,8 +38,8 @@ ADVANTAGES: dict[str, Advantage] = {
     "remax": remax_stage,
 }
 
-NEEDS: dict[str, frozenset[Evidence]] = {"remax": frozenset({"greedy-scores"})}
-"""Advantages that need evidence which must be sampled; the others need none."""
+NEEDS: dict[str, frozenset[Evidence]] = {"fade": frozenset({"entropy"}), "remax": frozenset({"greedy-scores"})}
+"""Advantages that need evidence beyond rewards, lengths and groups; the others need none."""
 
 GroupAdvantageKind = Literal["grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from tokencredit.bench.speed import WARM_UP, spread
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.look import judge
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens

@@ -15,7 +15,7 @@ import tokencredit.bench.trl_twin as trl_twin
 from tokencredit.bases import model_folder
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import Stepper

@@ -12,9 +12,9 @@ from tokencredit.credit.uniform import uniform_credit
 
 CREDITS: dict[str, CreditMethod] = {
     "uniform": CreditMethod(uniform_credit),
-    "delta": CreditMethod(delta_credit, needs=frozenset({"hidden"})),
-    "ntf": CreditMethod(ntf_credit),
-    "forking": CreditMethod(forking_credit),
+    "delta": CreditMethod(delta_credit, needs=frozenset({"logp", "hidden"})),
+    "ntf": CreditMethod(ntf_credit, needs=frozenset({"logp"})),
+    "forking": CreditMethod(forking_credit, needs=frozenset({"entropy"})),
     "ktae": CreditMethod(ktae_credit),
     "one-sided": CreditMethod(one_sided_credit),
     "edit-mask": CreditMethod(edit_mask_credit, needs=frozenset({"revisions"})),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tokencredit.build import needed_evidence
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import SampledEvidence
 from tokencredit.engine.local.continuations import branch_points, solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
@@ -25,6 +26,12 @@ class ExtraEvidence(NamedTuple):
     greedy_score: Tensor | None = None
     rollouts_used: int = 0
     metrics: Mapping[str, float] = {}
+
+    @property
+    def sampled(self) -> SampledEvidence:
+        """The part that stages see."""
+        repaired, edited = (None, None) if self.revisions is None else (self.revisions.repaired, self.revisions.edited)
+        return SampledEvidence(repaired, edited, self.prefix_value, self.greedy_score)
 
     def with_counts(self, used: int, **metrics: float) -> "ExtraEvidence":
         return self._replace(rollouts_used=self.rollouts_used + used, metrics={**self.metrics, **metrics})

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tokencredit.engine.local.pipeline import StageState
+from tokencredit.engine.metrics import credit_metrics
 from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.objective.correction import CorrectionLevel, mismatch
 from tokencredit.types import Credited, StepPlan, StepResult
@@ -20,16 +20,6 @@ def sampler_mismatch(credited: Credited) -> float:
 
 def mean_entropy(credited: Credited) -> float:
     return float(masked_mean(credited.entropy, credited.rollouts.mask))
-
-
-def state_metrics(state: StageState) -> dict[str, float]:
-    """Every number a method remembers, under its stage's name: a controller is seen while it works."""
-    return {
-        f"{stage}/{name}": float(value)
-        for stage, remembered in state._asdict().items()
-        for name, value in remembered.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
 
 
 def step_metrics(
@@ -50,20 +40,13 @@ def step_metrics(
         "completions/min_length": float(length.min()),
         "completions/max_length": float(length.max()),
         "completions/clipped_ratio": float((~rollouts.finished).double().mean()),
-        "ungraded": int((~graded).sum()),
-        "unscored_tokens": int((rollouts.mask & ~rollouts.loss_mask).sum()),
         "sampling/sampling_logp_difference/mean": sampler_mismatch(credited),
         "loss": _mean(result.loss),
         "grad_norm": _mean(result.gradient_norm),
         "silenced_share": _mean(result.silenced_share),
         "ratio_mean": _mean(result.ratio_mean),
-        "optimizer_steps": len(plan.steps),
-        "prompts_per_optimizer_step": _mean([step.prompts for step in plan.steps]),
-        "tokens": sum(step.tokens for step in plan.steps),
+        **credit_metrics(credited, plan),
     }
-    if credited.coefficient is not None:
-        inside = credited.coefficient[rollouts.loss_mask].double()
-        row |= {"coefficient_mean": float(inside.mean()), "coefficient_std": float(inside.std(correction=0))}
     if credited.correction is not None:
         old_logp, behavior_logp = credited.old_logp, rollouts.behavior_logp.to(credited.old_logp.dtype)
         found = mismatch(old_logp, behavior_logp, credited.correction, rollouts.loss_mask, level=correction_level)

@@ -17,7 +17,8 @@ from torch import Tensor
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import accumulate_gradient, step_kappa, step_seed
+from tokencredit.engine.local.update import accumulate_gradient, step_kappa
+from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.masked import group_statistics
 from tokencredit.probe.divergence import Movement, movement

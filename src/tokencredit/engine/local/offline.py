@@ -9,12 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.build import needed_evidence
+from tokencredit.build import sampled_evidence
 from tokencredit.compose import overlay, resolve
 from tokencredit.config import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
-from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import TokenEvidence, row_cost
 from tokencredit.recipes import RECIPES
@@ -23,11 +25,6 @@ from tokencredit.seeds import derive_seed
 from tokencredit.stages import keeps_queries
 from tokencredit.types import Credited, Rollouts, Scored
 
-MUST_SAMPLE = {
-    "revisions": "asks the policy to revise failed responses",
-    "prefix-values": "continues responses from the middle",
-    "greedy-scores": "compares with the policy's greedy response",
-}
 NEEDS_A_MODEL = {
     ("credit", "delta"): "compares hidden states",
     ("credit", "forking"): "goes by the entropy of every token",
@@ -107,7 +104,7 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     if not stored.logp_known:
         rollouts = replace(rollouts, behavior_logp=evidence.logp)
     scored = pipeline.shape_reward(rollouts, stored.score.to(evidence.logp), evidence.logp, None)
-    credited = pipeline.credit_tokens(policy, scored, evidence, None, StageState(), seed=_seed(config, stored)).credited
+    credited = pipeline.credit_tokens(scored, evidence, StageState(), seed=_seed(config, stored), facts=facts_of(policy)).credited
     return OfflineBatch(credited, evidence, pipeline)
 
 
@@ -150,7 +147,7 @@ def why_a_model(config: TrainConfig) -> str | None:
 
 def check_offline(config: TrainConfig, stored: StoredRollouts) -> None:
     """Refuse what a file of rollouts cannot give."""
-    for need in sorted(needed_evidence(config) - {"hidden"}):
+    for need in sorted(sampled_evidence(config)):
         raise ConfigError(f"recipe {config.recipe!r} {MUST_SAMPLE[need]}, so it cannot credit rollouts from a file; use it in training")
     if config.kl.beta > 0:
         raise ConfigError(f"kl.beta is {config.kl.beta:g} but a rollout file comes without a reference policy; set kl.beta to 0")

@@ -18,7 +18,7 @@ from tokencredit.tasks import Problem
 def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
     """Changes the policy, as training would."""
     credited, _, pipeline = credit_stored(policy, stored, config)
-    plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", 0))
+    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0))
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
     optimizer = make_optimizer(config, policy.model)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.step import Stepper, TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.seeds import derive_seed
@@ -40,10 +41,9 @@ def showcase(
     pipeline = Pipeline(config)
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
-    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra)
-    credited = pipeline.credit_tokens(
-        policy, scored, evidence, None, state, seed=derive_seed(config.seed, "showcase-credit"), extra=extra
-    ).credited
+    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
+    seed = derive_seed(config.seed, "showcase-credit")
+    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=facts_of(policy), sampled=extra.sampled).credited
     shown: list[ShownResponse] = []
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:
         for row in rows:

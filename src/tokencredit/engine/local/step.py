@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.build import AggregatedObjective, needed_evidence
+from tokencredit.build import AggregatedObjective, sampled_evidence
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
-from tokencredit.engine.local.pipeline import Pipeline, StageState
+from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import run_plan
@@ -104,17 +105,23 @@ class Stepper:
             if self.reference is not None:
                 reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
         # Told as a stage of its own only by recipes that sample something here.
-        with watch.stage("extra") if needed_evidence(config) - {"hidden"} else nullcontext():
+        with watch.stage("extra") if sampled_evidence(config) else nullcontext():
             seed = derive_seed(config.seed, "extra", number)
             extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
         used = batch.rollouts_used + extra.rollouts_used
         with watch.stage("credit"):
-            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra)
+            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra.sampled)
             credited, state = pipeline.credit_tokens(
-                policy, scored, evidence, reference, state, seed=derive_seed(config.seed, "credit", number), extra=extra
+                scored,
+                evidence,
+                state,
+                seed=derive_seed(config.seed, "credit", number),
+                facts=facts_of(policy),
+                reference_logp=reference,
+                sampled=extra.sampled,
             )
         with watch.stage("plan"):
-            plan = pipeline.plan(credited, seed=derive_seed(config.seed, "plan", number))
+            plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", number))
         if not plan.steps:
             return FinishedStep(used, state, None, extra.metrics)
         for group in self.optimizer.param_groups:

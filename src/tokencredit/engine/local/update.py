@@ -1,7 +1,7 @@
 """The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -9,72 +9,37 @@ from torch import Tensor
 
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
-from tokencredit.objective import TokenInputs, token_weight
+from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.probe.forward import precision, response_extent, response_logits
-from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 
-class _MicroBatch(NamedTuple):
+class _Passed(NamedTuple):
+    """A micro-batch with what goes through the model."""
+
     prompts: list[tuple[int, ...]]
     tokens: Tensor
-    inputs: TokenInputs
-    """With the old log-probs standing in for `logp` until the pass has run."""
-    length: Tensor
-    """Loss tokens of each whole response."""
+    batch: MicroBatch
 
 
-def _gather(credited: Credited, rows: tuple[int, ...], scale: dict[int, float] | None, seed: int) -> _MicroBatch:
+def _gather(credited: Credited, step: PlannedStep, rows: tuple[int, ...], built: AggregatedObjective, seed: int) -> _Passed:
     rollouts = credited.rollouts
     index = torch.tensor(rows, device=rollouts.tokens.device)
     width = max(1, int(response_extent(rollouts.mask[index]).max()))
-    mask = rollouts.loss_mask[index]
-    old_logp = credited.old_logp[index, :width]
-    factor = torch.ones_like(old_logp[:, 0]) if scale is None else old_logp.new_tensor([scale[row] for row in rows])
-
-    def in_batch(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[index, :width].to(old_logp.dtype)
-
-    inputs = TokenInputs(
-        logp=old_logp,
-        old_logp=old_logp,
-        credit=credited.credit[index, :width].to(old_logp.dtype) * factor[:, None],
-        mask=mask[:, :width],
-        group=rollouts.group[index],
-        reference_logp=in_batch(credited.reference_logp),
-        advantage=credited.advantage[index].to(old_logp.dtype).where(credited.scored.graded[index], torch.nan) * factor,
-        row=index,
-        seed=seed,
-        correction=in_batch(credited.correction),
-    )
-    length = mask.sum(-1).to(old_logp.dtype)
-    return _MicroBatch([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], inputs, length)
+    batch = gather_rows(credited, step, index, built, width=width, seed=seed)
+    return _Passed([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], batch)
 
 
-def _scales(step: PlannedStep) -> dict[int, float] | None:
-    return None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
-
-
-def _logp(policy: Policy, batch: _MicroBatch, temperature: float, dtype: str) -> Tensor:
+def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str) -> Tensor:
     with precision(policy.model, dtype):
         logits = response_logits(policy.model, batch.prompts, batch.tokens).logits
     return token_logp(logits, batch.tokens, temperature=temperature)
-
-
-@torch.no_grad()
-def _statistic(batches: Iterable[_MicroBatch], built: AggregatedObjective, logp_of: Callable[[_MicroBatch], Tensor]) -> Any:
-    """One pass over the whole optimizer step before its first micro-batch, where the objective asks for it."""
-    if built.objective.statistic is None:
-        return None
-    accumulator = built.objective.statistic()
-    for batch in batches:
-        accumulator.add(batch.inputs._replace(logp=logp_of(batch)))
-    return accumulator.finish()
 
 
 def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective, only: Tensor | None) -> list[tuple[int, ...]]:
@@ -115,16 +80,15 @@ def accumulate_gradient(
     the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
     With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
     """
-    scale = _scales(step)
-    every = (_gather(credited, rows, scale, seed) for rows in step.micro_batches)
-    statistic = _statistic(every, built, lambda batch: _logp(policy, batch, temperature, dtype))
+    every = (_gather(credited, step, rows, built, seed) for rows in step.micro_batches)
+    scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype)) for passed in every)
+    statistic = step_statistic(built.objective, scored)
     loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
     for rows in _rows_that_matter(credited, step, built, only):
-        batch = _gather(credited, rows, scale, seed)
-        logp = _logp(policy, batch, temperature, dtype)
-        inputs = batch.inputs._replace(logp=logp.detach())
-        weight = token_weight(inputs.mask, batch.length, aggregation=built.aggregation)
-        kappa, share = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator)
+        passed = _gather(credited, step, rows, built, seed)
+        logp = _logp(policy, passed, temperature, dtype)
+        inputs = passed.batch.inputs._replace(logp=logp.detach())
+        kappa, share = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
         has_credit = (inputs.credit != 0) & inputs.mask
         if inputs.correction is not None:
@@ -145,18 +109,15 @@ def step_kappa(
     credited: Credited, step: PlannedStep, built: AggregatedObjective, logp: Float[Tensor, "seq tok"], *, seed: int = 0
 ) -> Float[Tensor, "seq tok"]:
     """The kappa that one optimizer step would send back at these log-probs; 0 for responses outside it."""
-    scale = _scales(step)
-    batches = [_gather(credited, rows, scale, seed) for rows in step.micro_batches]
+    batches = [_gather(credited, step, rows, built, seed).batch for rows in step.micro_batches]
 
-    def known(batch: _MicroBatch) -> Tensor:
-        return logp[batch.inputs.row, : batch.tokens.shape[1]].to(batch.inputs.old_logp)
+    def known(inputs: TokenInputs) -> TokenInputs:
+        return inputs._replace(logp=logp[inputs.row, : inputs.mask.shape[1]].to(inputs.old_logp))
 
-    statistic = _statistic(batches, built, known)
+    statistic = step_statistic(built.objective, (known(batch.inputs) for batch in batches))
     found = torch.zeros_like(logp)
     for batch in batches:
-        weight = token_weight(batch.inputs.mask, batch.length, aggregation=built.aggregation)
-        inputs = batch.inputs._replace(logp=known(batch))
-        kappa = token_kappa(built.objective, inputs, statistic, weight, denominator=step.denominator).kappa
+        kappa = token_kappa(built.objective, known(batch.inputs), statistic, batch.weight, denominator=step.denominator).kappa
         found[batch.inputs.row, : kappa.shape[1]] = kappa.to(found)
     return found
 
@@ -165,11 +126,6 @@ class TakenStep(NamedTuple):
     gradient: StepGradient
     norm: float
     """Of the whole gradient, before it was clipped."""
-
-
-def step_seed(seed: int, number: int) -> int:
-    """For the draws of optimizer step `number` of a plan, counted from 0."""
-    return derive_seed(seed, "optimizer-step", number)
 
 
 def run_plan(

@@ -1,0 +1,73 @@
+"""Wrong ways to deal rows to ranks, and to say which optimizer steps split a group: the real source with one place changed."""
+
+from types import SimpleNamespace
+
+from laws.source_edits import Edit, loaded_with
+
+MODULES = ("engine.dealing", "batching.integrity")
+
+
+def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
+    return loaded_with(MODULES, edit)
+
+
+MICRO_BATCHES: dict[str, Edit] = {
+    "spare rows are dropped": Edit("engine.dealing", "smallest + (number * ranks + rank < larger)", "smallest"),
+    "the next micro-batch begins with the last row of this": Edit("engine.dealing", "taken += len(run)", "taken += max(len(run) - 1, 1)"),
+    "the last micro-batch takes every spare row": Edit(
+        "engine.dealing", "(number * ranks + rank < larger)", "(number == micro_batches - 1) * (larger // ranks + (rank < larger % ranks))"
+    ),
+    "spare rows go to the last slots": Edit(
+        "engine.dealing", "number * ranks + rank < larger", "number * ranks + rank >= ranks * micro_batches - larger"
+    ),
+    "rows in the order given": Edit(
+        "engine.dealing",
+        "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    smallest",
+        "ordered = list(rows)\n    smallest",
+    ),
+    "ties in the order given": Edit(
+        "engine.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: -cost[row])\n    smallest"
+    ),
+    "shortest rows first": Edit(
+        "engine.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: (cost[row], row))\n    smallest"
+    ),
+    "every rank a run of its own": Edit(
+        "engine.dealing", "tuple(run[rank::ranks])", "tuple(run[sum(sizes[:rank]) : sum(sizes[: rank + 1])])"
+    ),
+}
+"""Of one optimizer step."""
+
+SHARES: dict[str, Edit] = {
+    "direction never changes": Edit("engine.dealing", "hand if turn % 2 == 0 else reversed(hand)", "hand"),
+    "shares in runs": Edit("engine.dealing", "shares[rank].append(row)", "shares[(turn * ranks + rank) * ranks // len(rows)].append(row)"),
+    "shares in the order given": Edit(
+        "engine.dealing",
+        "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    shares",
+        "ordered = list(rows)\n    shares",
+    ),
+    "shares ordered by cost alone": Edit(
+        "engine.dealing", "key=lambda row: (-cost[row], row))\n    shares", "key=lambda row: -cost[row])\n    shares"
+    ),
+    "unequal shares are not refused": Edit("engine.dealing", "if len(rows) % ranks:", "if False:"),
+    "every rank gets the longest rows": Edit("engine.dealing", "shares[rank].append(row)", "shares[rank].append(hand[0])"),
+}
+"""Of a whole batch."""
+
+SPLITTING: dict[str, Edit] = {
+    "a group met twice in one step is split": Edit(
+        "batching.integrity", "[{names[row] for row in rows} for rows", "[[names[row] for row in rows] for rows"
+    ),
+    "only the later step splits": Edit(
+        "batching.integrity",
+        "sum(any(met[name] > 1 for name in groups) for groups in groups_of)",
+        "sum(any(name in before for before in groups_of[:at] for name in groups) for at, groups in enumerate(groups_of))",
+    ),
+    "split groups are counted": Edit(
+        "batching.integrity", "sum(any(met[name] > 1 for name in groups) for groups in groups_of)", "sum(many > 1 for many in met.values())"
+    ),
+    "every group of the step must be split": Edit("batching.integrity", "sum(any(met[name]", "sum(all(met[name]"),
+    "a group may lie in two steps": Edit("batching.integrity", "met[name] > 1", "met[name] > 2"),
+    "the first step is left out": Edit("batching.integrity", "splitting / len(groups_of)", "splitting / max(1, len(groups_of) - 1)"),
+    "a number of steps and no share": Edit("batching.integrity", "return splitting / len(groups_of) if", "return float(splitting) if"),
+}
+"""Of groups over optimizer steps."""
