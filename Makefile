@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines bench clean
+.PHONY: demo test lint types layers unit browser test-engines test-trl test-verl bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -52,7 +52,7 @@ endif
 # TRL and verl live in environments of their own: they cannot share one, and neither is ever a base dependency.
 .venv-trl/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[trl]" "pytest>=8"
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[trl,peft]" "pytest>=8"
 	touch $@
 
 .venv-verl/ready: pyproject.toml
@@ -60,11 +60,17 @@ endif
 	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[verl]" "pytest>=8"
 	touch $@
 
-# Our mathematics against the engines' own code, on a CPU and without a download.
+# Our mathematics against the engines' own code, and our adapters inside the engines, on a CPU and without a download.
 ALONE := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
-test-engines: .venv-trl/ready .venv-verl/ready
+test-engines: test-trl test-verl
+
+test-trl: .venv-trl/ready
 	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py
+	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/in_trl
+
+test-verl: .venv-verl/ready
 	$(ALONE) .venv-verl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_verl.py
+	$(ALONE) .venv-verl/bin/python -m pytest -p no:cacheprovider tests/in_verl
 
 bench: .venv/base .venv-trl/ready
 	$(BIN)/tokencredit bench speed --trl-python .venv-trl/bin/python

@@ -12,7 +12,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import in_words
 from tokencredit.nearest import nearest
-from tokencredit.presets import REVISION_PRESETS, TASK_PRESETS
+from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS
 from tokencredit.recipes import RECIPES
 
 
@@ -58,6 +58,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     task = asked.get("task", {})
     task_type = task.get("type", "steps") if isinstance(task, Mapping) else "steps"
     below = overlay({"task": {"type": task_type}} | TASK_PRESETS.get(task_type, {}), RECIPES[name].recipe.model_dump(exclude_none=True))
+    below = overlay(below, ENGINE_PRESETS.get(str(asked.get("engine")), {}))
     shape = overlay(below, asked).get("shape")
     if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))

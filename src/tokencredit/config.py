@@ -103,6 +103,8 @@ class TrainConfig(Recipe):
     model: str = "steps-shift"
     """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd) or a folder with a transformers causal LM."""
     task: Annotated[StepsTask | CotAddTask, Field(discriminator="type")] = StepsTask()
+    engine: Literal["local", "trl"] = "local"
+    """Who trains: this package, or TRL with this package's credit, plan and objective (extra trl)."""
     seed: CountOrZero = 0
     """Everything random in the run follows from it."""
     steps: Count = 80

@@ -11,5 +11,8 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}}}
+"""Per engine: defaults that it cannot honour, so that only what somebody asked for is refused."""
+
 REVISION_PRESETS: dict[str, dict[str, Any]] = {"steps": {"model": "steps-revise"}}
 """Per task: what a recipe needs that asks the policy for revisions. The base was warm-started on some, or it could not attempt any."""

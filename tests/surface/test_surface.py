@@ -35,7 +35,7 @@ METRICS = {
     "step", "rollouts_used", "learning_rate", "score", "reward", "reward_std", "frac_reward_zero_std", "entropy",
     "completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio", "ungraded",
     "unscored_tokens", "sampling/sampling_logp_difference/mean", "loss", "grad_norm", "silenced_share", "ratio_mean", "optimizer_steps",
-    "prompts_per_optimizer_step", "tokens", "coefficient_mean", "coefficient_std",
+    "prompts_per_optimizer_step", "steps_splitting_groups", "tokens", "coefficient_mean", "coefficient_std",
 }  # fmt: skip
 
 

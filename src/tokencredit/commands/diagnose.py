@@ -101,6 +101,11 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     if not (path / "config.toml").is_file():
         raise ConfigError(f"run {path} is not a run folder: it has no config.toml")
     config = _with_knobs(resolve([read_toml(path / "config.toml")]), options)
+    if config.engine != "local":
+        raise ConfigError(
+            f"run {path} was trained by {config.engine}, whose steps cannot be taken again here; "
+            "use --model with one of its checkpoints and --rollouts with a file"
+        )
     model_folder(config.model)
     step = _last_step(path) if options.step is None else options.step
     _check_budget(only, options.only, config)

@@ -53,11 +53,9 @@ def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
 
 
 def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the flags say about recipe and stage types, as a configuration layer."""
-    layer: dict[str, Any] = {}
-    recipe = _value_of("--recipe", arguments)
-    if recipe is not None:
-        layer["recipe"] = recipe
+    """What the flags say about recipe, engine and stage types, as a configuration layer."""
+    named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine")}
+    layer: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
     for field in CHOICES:
         kind = _value_of(f"--{field}.type", arguments)
         if kind is not None:

@@ -1,14 +1,24 @@
 """`tokencredit train`: flags in, a run folder and a few words out."""
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from tokencredit.bases import model_folder
 from tokencredit.commands.flags import TrainOptions, parse_train
 from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
+from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
+
+TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
+
+
+def _is_first_process() -> bool:
+    """Of those that torchrun or accelerate started; it alone chooses the folder, writes and prints."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _resumed(options: TrainOptions, arguments: Sequence[str]) -> TrainOptions:
@@ -21,9 +31,11 @@ def _resumed(options: TrainOptions, arguments: Sequence[str]) -> TrainOptions:
         raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
     if (folder / "result.json").is_file():
         raise ConfigError(f"resume {folder} is a finished run; nothing is left to do")
-    if not any((folder / "checkpoints" / name).is_dir() for name in ("last", "last.old")):
+    config = resolve([read_toml(folder / "config.toml")])
+    # Which of TRL's checkpoints are whole is for its engine to say.
+    if config.engine == "local" and not any((folder / "checkpoints" / name).is_dir() for name in ("last", "last.old")):
         raise ConfigError(f"resume {folder} has no checkpoint to continue from; start it again")
-    return TrainOptions(config=resolve([read_toml(folder / "config.toml")]), resume=folder)
+    return TrainOptions(config=config, resume=folder)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -31,11 +43,29 @@ def run(arguments: Sequence[str]) -> int:
     if options.resume is not None:
         options = _resumed(options, arguments)
     model_folder(options.config.model)
-    folder = options.resume or choose_folder(options.out, recipe=options.config.recipe, exists=options.exists)
+    folder = options.resume or _new_folder(options)
+    if options.config.engine == "trl":
+        _refuse_for_trl(options.config)
     if options.dry_run:
-        print(f"# would train into {folder}\n{to_toml(options.config)}", end="")
+        if _is_first_process():
+            print(f"# would train into {folder}\n{to_toml(options.config)}", end="")
         return EXIT_OK
     return _train(options, folder)
+
+
+def _new_folder(options: TrainOptions) -> Path:
+    if not _is_first_process() and options.config.engine == "trl":
+        return Path("chosen-by-the-first-process")
+    return choose_folder(options.out, recipe=options.config.recipe, exists=options.exists)
+
+
+def _refuse_for_trl(config: TrainConfig) -> None:
+    from tokencredit.engine.versions import require
+
+    require("trl")
+    from tokencredit.engine.trl.configured import refuse
+
+    refuse(config)
 
 
 def _train(options: TrainOptions, folder: Path) -> int:
@@ -43,13 +73,23 @@ def _train(options: TrainOptions, folder: Path) -> int:
     from tokencredit.commands.progress import make_progress, print_summary
     from tokencredit.engine.local.showcase import showcase
     from tokencredit.engine.local.signals import listening
-    from tokencredit.engine.local.train import train
+    from tokencredit.engine.local.train import NobodyWatching, train
 
-    with listening() as stop, make_progress(options.config, folder) as progress:
+    shown = options.config.engine == "local" or _is_first_process()
+    if options.config.engine == "trl":
+        from tokencredit.engine.trl.run import train
+
+        if shown:
+            print(TRL_TRAINS)
+    watched = make_progress(options.config, folder) if shown else nullcontext(NobodyWatching())
+    with listening() as stop, watched as progress:
         outcome = train(options.config, folder, progress, stop, resume=options.resume is not None)
     if outcome.interrupted:
-        print(f"Stopped. Continue with: tokencredit train --resume {folder}")
+        if shown:
+            print(f"Stopped. Continue with: tokencredit train --resume {folder}")
         return stop.exit_code
+    if not shown:
+        return EXIT_OK
     print_summary(outcome.result, folder, showcase(options.config, outcome.policy, outcome.task, outcome.state))
     if options.report:
         _write_report(folder)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.checkpoint import (
     Progress,
@@ -25,12 +26,12 @@ from tokencredit.engine.local.checkpoint import (
 )
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.look import judge
-from tokencredit.engine.local.pipeline import StageState
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import FinishedStep, Stepper, learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
+from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
@@ -175,7 +176,7 @@ class Trainer:
             state = finished.state
             rollouts_used += finished.rollouts_used
             row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
-            row |= metrics.state_metrics(state) | dict(finished.extra)
+            row |= state_metrics(state) | dict(finished.extra)
             if (trained := finished.trained) is not None:
                 level = config.correction.level
                 row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=level)
@@ -233,4 +234,6 @@ def train(
     config: TrainConfig, path: Path, listener: Listener | None = None, stop: StopRequest | None = None, *, resume: bool = False
 ) -> Outcome:
     """Train a configuration into the run folder at `path`; with `resume`, go on from its last checkpoint."""
+    if config.engine != "local":
+        raise ConfigError(f"engine is {config.engine!r}, but this is the local engine; call tokencredit.engine.{config.engine}.run.train")
     return Trainer(config, RunFolder(path), resume=resume).run(listener or NobodyWatching(), stop or StopRequest())

@@ -1,0 +1,109 @@
+"""A configuration of ours as TRL asks for it: arguments, data, reward function; and what TRL cannot honour."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.policy import Policy, choose_device
+from tokencredit.engine.recipe import read_recipe
+from tokencredit.engine.trl.settings import settle
+from tokencredit.errors import ConfigError
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Problem, Task
+
+SEEDS = 2**32
+"""TRL's generators take no larger ones."""
+
+
+def refuse(config: TrainConfig) -> None:
+    """What can be told from the configuration alone, with the settings TRL itself would be given."""
+    if config.diagnose.every:
+        raise ConfigError(f"diagnose.every is {config.diagnose.every}, but only the local engine looks at updates; set diagnose.every to 0")
+    if config.keep_every:
+        raise ConfigError(
+            f"keep_every is {config.keep_every}, but only steps of the local engine can be taken again from kept checkpoints; set it to 0"
+        )
+    if config.dtype == "float64":
+        raise ConfigError("dtype is 'float64', but TRL trains in float32 or bfloat16; use one of them or the local engine")
+    if config.scoring == "sampler":
+        raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
+    if config.sampling.group_size < 2:
+        raise ConfigError("sampling.group_size is 1, but TRL compares at least 2 responses of a prompt; give at least 2")
+    if config.seed >= SEEDS:
+        raise ConfigError(f"seed is {config.seed}, but TRL takes seeds below {SEEDS}; give a smaller one")
+    choose_device(config.device)
+    longest = config.optimizer.max_tokens  # One row fits, whatever prompts there are.
+    settle(grpo_config(config, Path("unused"), longest=longest), read_recipe(config))
+
+
+def grpo_config(config: TrainConfig, checkpoints: Path, *, longest: int) -> GRPOConfig:
+    """`longest`: tokens that a prompt and its response may take, for the budget of a micro-batch."""
+    per_batch, per_save = config.optimizer.steps_per_batch, config.save_every or config.steps
+    own = _own_rows(config, processes=int(os.environ.get("WORLD_SIZE", "1")))
+    at_once = max(size for size in range(1, own + 1) if own % size == 0 and (size == 1 or size * longest <= config.optimizer.max_tokens))
+    return GRPOConfig(
+        output_dir=str(checkpoints),
+        seed=config.seed,
+        use_cpu=choose_device(config.device).type == "cpu",
+        bf16=config.dtype == "bfloat16",
+        max_steps=config.steps * per_batch,
+        num_generations=config.sampling.group_size,
+        per_device_train_batch_size=at_once,
+        gradient_accumulation_steps=own // at_once,
+        steps_per_generation=own // at_once * per_batch,
+        max_completion_length=config.sampling.max_new_tokens,
+        temperature=config.sampling.temperature,
+        max_grad_norm=config.optimizer.gradient_clip,
+        shuffle_dataset=False,
+        disable_dropout=True,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=per_save * per_batch,
+        save_total_limit=2,  # The last may be cut short by a crash; the one before it is whole.
+        dataloader_pin_memory=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _own_rows(config: TrainConfig, *, processes: int) -> int:
+    """Responses of one optimizer step that each process takes."""
+    sampling, per_batch = config.sampling, config.optimizer.steps_per_batch
+    own, left = divmod(sampling.prompts * sampling.group_size, per_batch * processes)
+    if left:
+        raise ConfigError(
+            f"sampling.prompts x sampling.group_size is {sampling.prompts * sampling.group_size}, but TRL deals equal shares to "
+            f"{per_batch} optimizer steps (steps_per_batch) on {processes} process(es); make it a multiple of {per_batch * processes}"
+        )
+    return own
+
+
+def training_problems(config: TrainConfig, task: Task) -> list[list[Problem]]:
+    """Those that the local engine draws, by training step."""
+    return [
+        task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", step, 0))
+        for step in range(config.steps)
+    ]
+
+
+def as_dataset(problems: Sequence[Sequence[Problem]]) -> Dataset:
+    return Dataset.from_list([{"prompt": problem.prompt, "answer": problem.answer} for batch in problems for problem in batch])
+
+
+def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | None]]:
+    """Responses are read from their ids, as in the local engine: TRL's texts leave out every special token."""
+
+    def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
+        asked = zip(prompts, answer, completion_ids, strict=True)
+        scores = [task.grade(Problem(prompt=prompt, answer=right), policy.decode(ids)) for prompt, right, ids in asked]
+        return [None if math.isnan(score) else score for score in scores]
+
+    return verdict

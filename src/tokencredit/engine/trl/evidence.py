@@ -1,0 +1,81 @@
+"""What the scoring pass knows of the tokens: log-probs, entropies and hidden states, taken from TRL's own pass."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokencredit.build import needed_evidence
+from tokencredit.errors import ConfigError
+from tokencredit.stages import Recipe
+
+
+class ScoringPass(NamedTuple):
+    logp: Tensor
+    entropy: Tensor
+    hidden: Tensor | None
+    """Input of the LM head where each token is predicted."""
+
+
+class PassWatch:
+    """Keeps what the policy's passes over one batch found."""
+
+    def __init__(self, *, keep_hidden: bool) -> None:
+        self._keep_hidden = keep_hidden
+        self._hidden: list[Tensor] = []
+        self._found: list[ScoringPass] = []
+
+    @contextmanager
+    def watching(self, trainer: Any) -> Iterator[None]:
+        self._hidden.clear()
+        if not self._keep_hidden:
+            yield
+            return
+        # The head itself is never called: TRL reads its weight. The backbone is.
+        handle = causal_lm(trainer).base_model.register_forward_hook(lambda _, __, output: self._hidden.append(output.last_hidden_state))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def keep(self, logp: Tensor, entropy: Tensor) -> None:
+        width = logp.shape[1]
+        hidden = torch.cat([states[:, :-1][:, -width:] for states in self._hidden]) if self._hidden else None
+        self._hidden.clear()
+        if self._found:  # A reference that is the policy without its adapter: only the first pass is the policy's.
+            hidden = None
+        self._found.append(ScoringPass(logp, entropy, hidden))
+
+    def forget(self) -> None:
+        self._found.clear()
+
+    @property
+    def first(self) -> ScoringPass:
+        return self._found[0]
+
+    @staticmethod
+    def needed_by(recipe: Recipe) -> bool:
+        """Whether anything before the loss reads what a pass finds; exactly on policy the loss itself needs no old log-probs."""
+        in_reward = recipe.kl.beta > 0 and recipe.kl.place == "reward"
+        return bool(needed_evidence(recipe)) or recipe.correction.kind != "none" or in_reward
+
+
+def causal_lm(trainer: Any) -> Any:
+    """The transformers model inside whatever wraps it."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def head_of(trainer: Any) -> Tensor:
+    """The LM-head weight, for proxies that need more than the hidden state."""
+    weight = causal_lm(trainer).get_output_embeddings().weight
+    weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    if weight.dim() != 2 or not weight.numel():
+        raise ConfigError("credit.proxy needs the LM-head weight, which is sharded here; use credit.proxy 'row'")
+    return weight.detach()
+
+
+def end_tokens(trainer: Any) -> tuple[int, ...]:
+    return tuple(trainer.eos_token_ids)

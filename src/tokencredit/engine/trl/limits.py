@@ -1,0 +1,11 @@
+"""Recipes that TRL cannot run, whatever its settings."""
+
+from tokencredit.engine.recipe import refuse_sampling
+from tokencredit.errors import ConfigError
+from tokencredit.stages import Recipe
+
+
+def refuse_recipe(recipe: Recipe) -> None:
+    refuse_sampling(recipe, "TRL")
+    if recipe.filter_groups:
+        raise ConfigError("filter_groups samples replacements for groups without spread, which TRL cannot; set filter_groups to false")

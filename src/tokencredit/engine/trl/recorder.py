@@ -1,0 +1,181 @@
+"""A run folder kept while TRL trains: a row, a plan and token files per training step, as the local engine writes them."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.checkpoint import Progress, save_model
+from tokencredit.engine.local.evaluate import Accuracy
+from tokencredit.engine.local.metrics import step_metrics
+from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.tokens import label_tokens, token_columns
+from tokencredit.engine.local.train import Listener
+from tokencredit.engine.metrics import state_metrics
+from tokencredit.engine.trl.planned import PlannedBatch
+from tokencredit.engine.trl.run_trainer import RunTrainer
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.record import RunFolder
+from tokencredit.tasks import Problem, Task
+from tokencredit.types import StepResult
+
+PROGRESS_FILE = "run.json"
+"""Written last: a checkpoint without it is not whole."""
+UNKNOWN_TO_TRL = ("sampling/sampling_logp_difference/mean",)
+"""The trainer is the sampler and keeps no log-probs of sampling."""
+
+
+class Recorder(TrainerCallback):
+    """Hears every optimizer step and acts after the last one of a batch. Every process evaluates; the first one writes."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        task: Task,
+        problems: Sequence[Sequence[Problem]],
+        progress: Progress,
+        evaluate: Callable[[], Accuracy],
+        listener: Listener,
+        stop: StopRequest,
+    ) -> None:
+        self.config, self.folder, self.task, self.problems, self.progress = config, folder, task, problems, progress
+        self.evaluate, self.listener, self.stop = evaluate, listener, stop
+        self.told: list[dict[str, float]] = []
+        self.interrupted = False
+        self.watch = Stopwatch()
+        self.watch.seconds = dict(progress.seconds)
+        self.began = time.perf_counter()
+        self.trainer: RunTrainer
+
+    def attach(self, trainer: RunTrainer) -> None:
+        self.trainer = trainer
+        trainer.add_callback(self)
+
+    @property
+    def writes(self) -> bool:
+        return self.trainer.ranks.index == 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """What a checkpoint holds has been loaded by now, so nothing stands in the way of going on from it."""
+        if self.writes:
+            self.folder.rewind(self.progress.step)
+        self.began = time.perf_counter()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs is None or "loss" not in logs:
+            return
+        self.told.append(dict(logs))
+        step, between = divmod(state.global_step, self.config.optimizer.steps_per_batch)
+        if between:
+            return
+        self._finish(step)
+        self.told.clear()
+        asked = [number for number in self.trainer.ranks.gather(self.stop.number) if number is not None]
+        if asked and step < self.config.steps:
+            self.stop.number, self.interrupted = asked[0], True
+            control.should_save = control.should_training_stop = True
+
+    def _finish(self, step: int) -> None:
+        config, batch, watch = self.config, self.trainer.batch, self.trainer.stopwatch
+        assert batch is not None
+        self._check_prompts(step, batch)
+        rollouts_used = step * config.sampling.prompts * config.sampling.group_size
+        row = {"step": step, "rollouts_used": rollouts_used, "learning_rate": self.told[-1]["learning_rate"]}
+        row |= state_metrics(self.trainer.stage_state) | _measured(batch, self.told, config)
+        with watch.stage("record"):
+            if self.writes:
+                self._record(step, batch)
+        best_step, best_accuracy = self.progress.best_step, self.progress.best_accuracy
+        if config.evaluation.every and (step % config.evaluation.every == 0 or step == config.steps):
+            with watch.stage("evaluate"):
+                accuracy = self.evaluate()
+            row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
+            if accuracy.sampled > best_accuracy:
+                best_step, best_accuracy = step, accuracy.sampled
+                if self.writes:
+                    save_model(self.trainer.policy, self.folder.checkpoints / "best")
+        now = time.perf_counter()
+        watch.seconds["update"] = now - self.began - watch.total
+        self.watch.add(watch)
+        if self.writes:
+            self.folder.append("metrics.jsonl", row)
+            self.folder.append("timing.jsonl", {"step": step, "seconds": watch.seconds})
+        self.listener.stepped(row, watch.total)
+        self.progress = Progress(
+            step=step,
+            rollouts_used=rollouts_used,
+            best_step=best_step,
+            best_accuracy=best_accuracy,
+            before=self.progress.before,
+            stage_state={name: dict(value) for name, value in self.trainer.stage_state._asdict().items()},
+            seconds=self.watch.seconds,
+        )
+        self.trainer.stopwatch, self.began = Stopwatch(), now
+
+    def _check_prompts(self, step: int, batch: PlannedBatch) -> None:
+        """TRL must have asked what the local engine would have, in the same order and the same ids."""
+        asked = batch.credited.rollouts.prompts[:: self.config.sampling.group_size]
+        for place, problem in enumerate(self.problems[step - 1]):
+            if list(asked[place]) != self.trainer.policy.encode(problem.prompt):
+                raise GuardError(f"TRL asked another prompt than number {place} of training step {step}, {problem.prompt!r}")
+
+    def _record(self, step: int, batch: PlannedBatch) -> None:
+        config, problems = self.config, self.problems[step - 1]
+        self.folder.append_plan(step, batch.plan)
+        if not config.tokens_every or not (step % config.tokens_every == 0 or step in (1, config.steps)):
+            return
+        labels = label_tokens(self.trainer.policy, self.task, problems, batch.credited.rollouts)
+        columns = token_columns(step, batch.credited, batch.plan, labels, problems)
+        unknown = ("behavior_logp",) if _is_scored(batch) else ("behavior_logp", "logp", "entropy")
+        self.folder.write_tokens(step, columns | {name: [None] * len(columns[name]) for name in unknown})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.trainer.accelerator.wait_for_everyone()
+        if self.writes:
+            checkpoint = self.folder.checkpoints / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            fields = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
+            (checkpoint / PROGRESS_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        self.began = time.perf_counter()
+
+
+def _is_scored(batch: PlannedBatch) -> bool:
+    """Exactly on policy, a recipe that reads no log-probs gets no scoring pass: what it would have found is not known."""
+    return "scored_logp" in batch.whole
+
+
+def _measured(batch: PlannedBatch, told: Sequence[dict[str, float]], config: TrainConfig) -> dict[str, float]:
+    """The row of a batch; `told` is what TRL logged at each of its optimizer steps, the empty ones of a short plan included."""
+    taken = told[: len(batch.plan.steps)]
+    if not taken:
+        return {}
+
+    def each(name: str) -> tuple[float, ...]:
+        return tuple(logs[name] for logs in taken)
+
+    result = StepResult(
+        loss=each("loss"),
+        gradient_norm=each("grad_norm"),
+        silenced_share=each("tokencredit/silenced_share"),
+        ratio_mean=each("tokencredit/ratio_mean"),
+    )
+    row = step_metrics(batch.credited, batch.plan, result, correction_level=config.correction.level)
+    row = {name: value for name, value in row.items() if name not in UNKNOWN_TO_TRL}
+    return row if _is_scored(batch) else row | {name: taken[0][name] for name in ("entropy", "kl") if name in row}
+
+
+def last_whole_checkpoint(folder: RunFolder) -> tuple[Path, Progress]:
+    found = folder.checkpoints.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{PROGRESS_FILE}")
+    numbered = {int(file.parent.name.rsplit("-", 1)[1]): file for file in found}
+    for number in sorted(numbered, reverse=True):
+        try:
+            return numbered[number].parent, Progress(**json.loads(numbered[number].read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+    raise ConfigError(f"resume {folder.path} has no checkpoint to continue from; start it again")

@@ -1,0 +1,150 @@
+"""`tokencredit train --engine trl`: a configuration trained by TRL into a run folder like the local engine's.
+
+evaluate -> TRL's loop, with a recorder listening -> evaluate
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PrinterCallback
+
+from tokencredit.compose import to_toml
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.checkpoint import Progress, save_model
+from tokencredit.engine.local.evaluate import Accuracy, evaluate
+from tokencredit.engine.local.policy import Policy, load_policy, set_threads
+from tokencredit.engine.local.signals import StopRequest
+from tokencredit.engine.local.step import learning_rate, make_optimizer
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.train import Listener, NobodyWatching, Outcome, check_fit
+from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
+from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint
+from tokencredit.engine.trl.run_trainer import RunTrainer
+from tokencredit.record import RunFolder, describe_environment
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import knobs
+from tokencredit.tasks import TASKS, Problem, Task
+
+PACKAGES = ("trl", "accelerate", "datasets")
+
+
+def train(
+    config: TrainConfig, path: Path, listener: Listener | None = None, stop: StopRequest | None = None, *, resume: bool = False
+) -> Outcome:
+    """As the local engine's `train`. With several processes all call it; the folder is the first one's, which alone writes."""
+    refuse(config)
+    policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype)
+    task: Task = TASKS[config.task.type](**knobs(config.task))
+    counts = (config.evaluation.final_problems, config.evaluation.problems)
+    held_out = task.problems(max(counts), split="held-out", seed=derive_seed(config.seed, "held-out"))
+    check_fit(policy, task, held_out, config)
+    problems = training_problems(config, task)
+    longest = max(len(policy.encode(problem.prompt)) for batch in problems for problem in batch) + config.sampling.max_new_tokens
+    args = grpo_config(config, path, longest=longest)
+    folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
+    args.output_dir = str(folder.checkpoints)
+    checkpoint, resumed = last_whole_checkpoint(folder) if resume else (None, None)
+    optimizer = make_optimizer(config, policy.model)
+    with _nothing_left_behind(folder):
+        trainer = RunTrainer(
+            policy.model,
+            reward_function(policy, task),
+            args,
+            train_dataset=as_dataset(problems),
+            processing_class=policy.tokenizer,
+            optimizers=(optimizer, LambdaLR(optimizer, lambda taken: _share_of_rate(config, taken))),
+            recipe=config,
+            policy=policy,
+        )
+    trainer.remove_callback(PrinterCallback)
+    set_threads(config.threads, policy.model)
+    first = trainer.ranks.index == 0
+
+    def measure(*, final: bool = False) -> Accuracy:
+        return _evaluate(config, policy, task, held_out, final=final)
+
+    if resumed is None:
+        if first:
+            _begin(folder, config, processes=trainer.ranks.count)
+        watch = Stopwatch()
+        with watch.stage("evaluate"):
+            before = measure(final=True).to_json()
+        resumed = Progress(step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before, stage_state={}, seconds=watch.seconds)
+    listener = listener or NobodyWatching()
+    listener.began(policy, Accuracy(**resumed.before), resumed.step)  # pyright: ignore[reportArgumentType]
+    recorder = Recorder(config, folder, task, problems, resumed, measure, listener, stop or StopRequest())
+    recorder.attach(trainer)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    policy.model.eval()
+    if recorder.interrupted:
+        return Outcome(policy, task, trainer.stage_state, {}, interrupted=True)
+    with recorder.watch.stage("evaluate"):
+        after = measure(final=True)
+    result = _result(config, recorder.progress, after, recorder.watch.seconds)
+    if first:
+        if recorder.progress.best_step == 0:
+            save_model(policy, folder.checkpoints / "best")
+        folder.write_json("result.json", result)
+    return Outcome(policy, task, trainer.stage_state, result, interrupted=False)
+
+
+@contextmanager
+def _nothing_left_behind(folder: RunFolder) -> Iterator[None]:
+    """A trainer makes its output folder before it checks anything."""
+    try:
+        yield
+    except Exception:
+        for made in (folder.checkpoints, folder.path):
+            with suppress(OSError):
+                made.rmdir()
+        raise
+
+
+def _share_of_rate(config: TrainConfig, taken: int) -> float:
+    """Of the peak, after `taken` optimizer steps."""
+    step = min(taken // config.optimizer.steps_per_batch, config.steps - 1)
+    return learning_rate(config, step) / config.optimizer.learning_rate
+
+
+def _begin(folder: RunFolder, config: TrainConfig, *, processes: int) -> None:
+    folder.begin(to_toml(config))
+    environment = describe_environment()
+    environment["packages"] |= {name: metadata.version(name) for name in PACKAGES}
+    folder.write_json("env.json", environment | {"processes": processes})
+
+
+def _evaluate(config: TrainConfig, policy: Policy, task: Task, held_out: list[Problem], *, final: bool) -> Accuracy:
+    """The local engine's evaluation: the same problems and draws every time, and nothing of TRL's randomness used up."""
+    chosen, training = config.evaluation, policy.model.training
+    policy.model.eval()
+    found = evaluate(
+        policy,
+        task,
+        held_out[: chosen.final_problems if final else chosen.problems],
+        samples=chosen.final_samples if final else chosen.samples,
+        max_new_tokens=config.sampling.max_new_tokens,
+        seed=derive_seed(config.seed, "evaluate"),
+        temperature=config.sampling.temperature,
+        dtype=config.dtype,
+    )
+    policy.model.train(training)
+    return found
+
+
+def _result(config: TrainConfig, progress: Progress, after: Accuracy, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "steps": config.steps,
+        "before": progress.before,
+        "after": after.to_json(),
+        "rollouts_used": progress.rollouts_used,
+        "best_step": progress.best_step or config.steps,
+        "seconds": seconds,
+    }

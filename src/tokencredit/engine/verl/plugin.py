@@ -1,0 +1,36 @@
+"""What verl loads in every process through the entry-point group `verl.plugins`.
+
+verl hides whatever goes wrong while a plug-in is loaded, so this says aloud that it is live, or why it is not.
+"""
+
+import os
+import sys
+
+from tokencredit.engine.versions import TESTED, require
+
+SAID = "TOKENCREDIT_VERL_BANNER"
+"""Set once the line was printed; processes that inherit it stay silent."""
+
+
+def _say(line: str) -> None:
+    if os.environ.get(SAID) != line:
+        os.environ[SAID] = line
+        print(line, file=sys.stderr, flush=True)
+
+
+def load() -> None:
+    try:
+        version = require("verl")
+        from tokencredit.engine.verl import registries, trainer, worker
+
+        names = registries.register()
+        trainer.register()
+        worker.register()
+    except Exception as problem:
+        _say(f"tokencredit: the plug-in for verl is OFF: {problem}")
+        raise
+    tested = "" if version == TESTED["verl"] else f" (tested on {TESTED['verl']})"
+    _say(f"tokencredit: the plug-in for verl {version}{tested} is live: trainer mode tokencredit, {len(names)} recipes as tokencredit-NAME")
+
+
+load()

@@ -1,0 +1,94 @@
+"""Recipes that need rewards and log-probs only, under names in verl's own tables: `tokencredit-NAME` as estimator and as loss.
+
+An estimator sees the whole batch and a loss one micro-batch; what neither can honour needs the trainer mode.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_policy_loss
+
+from tokencredit.build import AggregatedObjective, build_objective
+from tokencredit.engine.functions.responses import (
+    compare_responses,
+    credit_responses,
+    finite_inside,
+    group_numbers,
+    objective_inputs,
+    silenced,
+)
+from tokencredit.engine.verl.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
+from tokencredit.errors import ConfigError
+from tokencredit.recipes import RECIPES
+from tokencredit.stages import Recipe
+
+
+def register() -> list[str]:
+    """The recipes that were registered."""
+    named = [name for name, entry in RECIPES.items() if why_no_function(entry.recipe) is None]
+    for name in named:
+        register_adv_est(PREFIX + name)(estimator(RECIPES[name].recipe))
+        register_policy_loss(PREFIX + name)(policy_loss(name, RECIPES[name].recipe))
+    register_adv_est(MODE)(_needs_the_trainer)
+    return named
+
+
+def _needs_the_trainer(*_: Any, **__: Any) -> Any:
+    raise ConfigError("algorithm.adv_estimator=tokencredit is computed by our trainer: set trainer.v1.trainer_mode=tokencredit too")
+
+
+def estimator(recipe: Recipe) -> Any:
+    def estimate(
+        token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any] | None = None, config: Any = None, **_: Any
+    ) -> tuple[Tensor, Tensor]:
+        if index is None:
+            raise ConfigError("verl gave no uid for the responses; groups are known by it")
+        score, length = token_level_rewards.sum(-1), response_mask.bool().sum(-1)
+        # Rows that fill up a batch have no token in the loss and take no part in a comparison.
+        real = (length > 0).nonzero()[:, 0]
+        group = group_numbers(str(name) for name in index).to(score.device)
+        advantage = torch.zeros_like(score)
+        advantage[real] = compare_responses(recipe, score[real], length[real], group[real], max_new_tokens=None)
+        spread = advantage[:, None] * response_mask.to(advantage.dtype)
+        return spread, spread.clone()
+
+    return estimate
+
+
+def policy_loss(name: str, recipe: Recipe) -> Any:
+    def loss(
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, float]]:
+        built = _built(name, recipe, loss_agg_mode, config)
+        mask = response_mask.bool()
+        logp, old_logp = finite_inside("log_prob", log_prob, mask), finite_inside("old_log_prob", old_log_prob, mask)
+        credit = credit_responses(recipe, advantages.to(logp.dtype), mask, old_logp)
+        inputs = objective_inputs(logp, old_logp, mask, credit=credit)
+        token_loss = built.objective.token_loss(inputs, None)
+        token_loss = token_loss if rollout_is_weights is None else token_loss * rollout_is_weights
+        aggregated = agg_loss(loss_mat=token_loss, loss_mask=mask, loss_agg_mode=loss_agg_mode, **config.global_batch_info)
+        return aggregated, {"actor/silenced_share": float(silenced(built.objective, inputs).share)}
+
+    return loss
+
+
+def _built(name: str, recipe: Recipe, mode: str, config: Any) -> AggregatedObjective:
+    """The counts of the mini-batch by which verl divides are a plan's; it must be told to divide as the recipe does."""
+    wanted = AGGREGATIONS[recipe.objective.aggregation]
+    if mode != wanted:
+        raise ConfigError(f"actor_rollout_ref.actor.loss_agg_mode is {mode!r} but recipe {name!r} needs {wanted!r}; set it so")
+    scale = config.global_batch_info.get("loss_scale_factor")
+    if recipe.objective.aggregation == "constant" and not scale:
+        raise ConfigError(
+            f"recipe {name!r} divides by a constant length; set actor_rollout_ref.actor.loss_scale_factor to data.max_response_length"
+        )
+    return build_objective(recipe, max_length=int(scale or 1))
