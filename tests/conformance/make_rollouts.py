@@ -15,7 +15,10 @@ from tokencredit.engine.local.sample import sample
 from tokencredit.tasks.steps import Steps
 from tokencredit.types import Rollouts
 
-SEED, BATCHES, GROUPS = 540, 2, 8
+SEED, BATCHES = 500, 2
+OPERATIONS = (2, 3, 4, 5, 3, 2, 4, 2)
+"""In the prompt of each group; they decide its length. The second half is shorter, so that two ranks pad to different widths."""
+SECOND_HALF_LIMIT = LIMIT - 2
 
 
 def _scores(group: int, rng: Random) -> list[float | None]:
@@ -33,10 +36,10 @@ def _other_sampler(logp: list[float], rng: Random) -> list[float | None]:
     return [None if rng.random() < 0.02 else round(min(0.0, value + rng.uniform(-1.4, 1.4)), 4) for value in logp]
 
 
-def _answered(policy: Policy, group: int, rng: Random) -> tuple[str, Rollouts]:
+def _answered(policy: Policy, operations: int, rng: Random) -> tuple[str, Rollouts]:
     """A prompt of a length of its own with sampled responses; other ones where the base, which knows one length, writes padding."""
     while True:
-        prompt = Steps(operations=2 + group % 4).make_problem(rng).prompt
+        prompt = Steps(operations=operations).make_problem(rng).prompt
         drawn = sample(policy, [policy.encode(prompt)], group_size=GROUP_SIZE, max_new_tokens=LIMIT, seed=rng.randrange(2**31)).rollouts
         if all("<" not in policy.decode(row[inside].tolist()) for row, inside in zip(drawn.tokens, drawn.mask, strict=True)):
             return prompt, drawn
@@ -45,11 +48,12 @@ def _answered(policy: Policy, group: int, rng: Random) -> tuple[str, Rollouts]:
 def make_batch(policy: Policy, seed: int) -> list[dict[str, Any]]:
     """A row per response: sampled from the base, two in five then cut short."""
     rng, rows = Random(seed), []
-    for group in range(GROUPS):
-        prompt, drawn = _answered(policy, group, rng)
+    for group, operations in enumerate(OPERATIONS):
+        prompt, drawn = _answered(policy, operations, rng)
+        limit = LIMIT if group < len(OPERATIONS) / 2 else SECOND_HALF_LIMIT
         for row, score in enumerate(_scores(group, rng)):
             full = drawn.tokens[row][drawn.mask[row]].tolist()
-            response = full if rng.random() < 0.6 else full[: rng.randrange(3, LIMIT)]
+            response = full[: limit if rng.random() < 0.6 else rng.randrange(3, limit)]
             other = _other_sampler(drawn.behavior_logp[row, : len(response)].tolist(), rng)
             ended = response[-1] in policy.end_tokens
             rows.append({"prompt": prompt, "response": policy.decode(response), "ended": ended, "score": score, "sampler_logp": other})

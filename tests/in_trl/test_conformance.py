@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from conformance import outcome
-from conformance.cases import CASES, CLIPPED
+from conformance.cases import CASES, CLIPPED, Case
 from conformance.compare import BOUND, assert_same
 from conformance.outcome import Outcome
-from conformance.reference import batches_of, reference
+from conformance.reference import batches_of, reference, run_case
 from conformance.stored import GROUP_SIZE, LIMIT
 from in_trl.stored_run import run_stored
 from in_trl.two_ranks import RANKS, case_file
@@ -21,6 +21,12 @@ ACCUMULATED = ("delta, whole groups", "clip-cov", "dfpo", "gspo", "grpo, balance
 @pytest.mark.parametrize("name", CASES)
 def test_one_rank(name: str, tmp_path: Path) -> None:
     assert_same(name, run_stored(CASES[name], tmp_path), reference(name).outcome)
+
+
+def test_draws_are_the_same(tmp_path: Path) -> None:
+    """Of the one credit that draws; with several ranks each draws for itself."""
+    case = Case({"recipe": "random-lambda"})
+    assert_same("random-lambda", run_stored(case, tmp_path), run_case(case).outcome)
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
@@ -53,6 +59,9 @@ def test_stored_rollouts_are_awkward() -> None:
         assert any(sum(score != score for score in group) == 1 for group in by_group)
         assert len({len(ids) for ids in batch.prompt_ids}) > 2
         assert len({len(ids) for ids in batch.response_ids}) > 5
+        half = len(batch.score) // 2
+        for ids in (batch.prompt_ids, batch.response_ids):
+            assert max(map(len, ids[:half])) != max(map(len, ids[half:])), "two ranks pad to the same width"
         at_limit = [done for ids, done in zip(batch.response_ids, batch.finished, strict=True) if len(ids) == LIMIT]
         assert not all(at_limit), "no response is cut at the limit"
         assert any(batch.finished)

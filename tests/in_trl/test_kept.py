@@ -46,15 +46,23 @@ def test_credit_with_an_adapter_is_that_of_the_policy(tmp_path: Path) -> None:
 def test_the_reference_of_an_adapter_is_not_taken_for_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Policy and reference are one model here, with and without its adapter; they differ once it is trained."""
     seen: list[Any] = []
-    monkeypatch.setattr(CreditGRPOTrainer, "_tell", lambda self, batch, *_: seen.append(batch.credited))
+    credit = CreditGRPOTrainer._credit
+    monkeypatch.setattr(
+        CreditGRPOTrainer, "_credit", lambda self, rows, found: seen.append((found, credit(self, rows, found))) or seen[-1][1]
+    )
     recipe = {"recipe": "delta", "kl": {"beta": 0.05}}
     for settings in ({}, {"optimizer_steps": 1, "accumulated": 4, "max_steps": 2}):
         seen.clear()
         settings = {"max_steps": 8, "learning_rate": 1e-2, **settings}
-        small_trainer(tmp_path, recipe, named={"peft_config": LoraConfig(**LORA)}, **settings).train()
-        first, second = (credited.old_logp - credited.reference_logp.where(credited.rollouts.mask, 0.0) for credited in seen)
-        assert first.abs().max() == 0
-        assert second.abs().max() > 1e-3
+        trainer = small_trainer(tmp_path, recipe, named={"peft_config": LoraConfig(**LORA)}, **settings)
+        trainer.train()
+        head = trainer.model.get_base_model().get_output_embeddings().weight
+        for number, (found, batch) in enumerate(seen):
+            mask, tokens = batch.credited.rollouts.mask, batch.credited.rollouts.tokens
+            drift = (batch.credited.old_logp - batch.credited.reference_logp)[mask].abs().max()
+            assert (drift > 1e-3) == (number > 0)
+            of_hidden = (found.hidden @ head.T).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+            assert (of_hidden - batch.credited.old_logp)[mask].abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("recipe", ["delta", "clip-cov"])

@@ -7,8 +7,8 @@ import pytest
 from trl import GRPOConfig
 
 from in_trl.small_run import small_trainer
-from tokencredit.engine.recipe import read_recipe
-from tokencredit.engine.trl.settings import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, settle
+from tokencredit.engine.recipe import read_recipe, refuse_ranks
+from tokencredit.engine.trl.settings import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_lone_processes, settle
 from tokencredit.errors import ConfigError
 
 
@@ -56,6 +56,20 @@ def test_refused(what: str) -> None:
     recipe, settings, words = REFUSED[what]
     with pytest.raises(ConfigError, match=words):
         _settled(recipe, **settings)
+
+
+def test_processes_that_would_train_alone_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="2 processes were started but accelerate joins 1; without a GPU set use_cpu=True"):
+        refuse_lone_processes(1)
+    refuse_lone_processes(2)
+
+
+def test_shards_are_refused_on_several_ranks() -> None:
+    by_shard = read_recipe({"recipe": "delta", "credit": {"scope": "shard"}})
+    refuse_ranks(by_shard, 1)
+    with pytest.raises(ConfigError, match=r"credit\.scope is 'shard', .* but there are 2 ranks; use 'batch' or 'group'"):
+        refuse_ranks(by_shard, 2)
 
 
 def test_refused_where_a_trainer_is_made(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from conformance.cases import CASES
 from conformance.reference import batches_of
 from in_trl.small_run import small_trainer
-from in_trl.stored_run import StoredTrainer, stored_trainer
+from in_trl.stored_run import StoredTrainer, prompts_of, stored_trainer
 
 EVERY_RECIPE = {
     "tokencredit/ungraded",
@@ -45,6 +45,22 @@ def test_the_table_of_completions_holds_the_trained_numbers(delta: StoredTrainer
             assert torch.allclose(torch.tensor(credit).float(), made.credit[row, : len(written)][written], atol=1e-5)
             assert len(credit) == len(batch.response_ids[row])
         assert any(len(set(credit)) > 5 for credit in table["token_credit"]), "credit differs between tokens"
+
+
+def test_rows_of_an_evaluation_come_after_those_of_training(tmp_path: Path) -> None:
+    """The table holds the last rows of either; prompts, advantages and credit must stay side by side."""
+    case = CASES["delta"]
+    asked = {"eval_dataset": prompts_of(batches_of(case)[:1]).select([4, 5])}
+    trainer = stored_trainer(case, tmp_path, named=asked, max_steps=1, log_completions=True, per_device_eval_batch_size=8)
+    trainer.train()
+    trainer.evaluate()
+    advantage = trainer.made[0].advantage.tolist()
+    in_eval = sorted(range(16, 24), key=lambda row: trainer._logs["prompt"][24] != batches_of(case)[0].prompts[row])
+    assert list(trainer._logs["prompt"]) == [batches_of(case)[0].prompts[row] for row in [*range(8, 32), *in_eval]]
+    assert list(trainer._logs["advantages"])[:24] == advantage[8:]
+    assert len(trainer._logs["extra"]["token_credit"]) == 32
+    for shown, credit in zip(trainer._logs["advantages"], trainer._logs["extra"]["token_credit"], strict=True):
+        assert (shown == 0) == (not any(credit)), "credit of another row"
 
 
 def test_metrics_of_a_batch_and_of_a_step(delta: StoredTrainer) -> None:

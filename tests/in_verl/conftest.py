@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 from conformance.compare import LARGEST
-from in_verl.row_queue import Queue
 
 if TYPE_CHECKING:
     from in_verl.stored_run import Workers
@@ -29,6 +27,7 @@ with warnings.catch_warnings():
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
 torch.set_num_threads(1)
+SHAPE = Shape(prompts=8, group_size=4, mini_batch_prompts=2)
 
 
 @pytest.fixture(autouse=True)
@@ -44,28 +43,21 @@ def one_rank() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def _workers(folder: Path, engine: type) -> "Workers":
-    from in_verl.stored_run import Workers, hydra_config, make_worker
-
-    config = hydra_config(folder, Shape(prompts=8, group_size=4, mini_batch_prompts=2))
-    # What Ray would have told a worker; processes that tests start must not inherit it.
-    with patch.dict(os.environ, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0"):
-        return Workers(make_worker(config, engine), Queue())
-
-
 @pytest.fixture(scope="session")
 def workers(one_rank: None, tmp_path_factory: pytest.TempPathFactory) -> "Workers":
     """One worker of verl with our engine, to be started again by each test."""
-    from tokencredit.engine.verl.worker import CreditEngine
+    from in_verl.stored_run import as_rank_0, hydra_config
 
-    return _workers(tmp_path_factory.mktemp("worker"), CreditEngine)
+    return as_rank_0(hydra_config(tmp_path_factory.mktemp("worker"), SHAPE))
 
 
 @pytest.fixture(scope="session")
 def stock_workers(one_rank: None, tmp_path_factory: pytest.TempPathFactory) -> "Workers":
     """The same with verl's own engine, as in a process where the plug-in is not loaded."""
+    from in_verl.stored_run import as_rank_0, hydra_config
+
     with patch.object(EngineRegistry, "get_engine_cls", return_value=FSDPEngineWithLMHead):
-        return _workers(tmp_path_factory.mktemp("stock"), FSDPEngineWithLMHead)
+        return as_rank_0(hydra_config(tmp_path_factory.mktemp("stock"), SHAPE), FSDPEngineWithLMHead)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

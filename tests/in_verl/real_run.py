@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tokencredit.engine.verl.plugin import SAID
 from verl_cpu.command import STOCK, Finished, Shape, run_verl
 from verl_cpu.integrity import RECORD, Integrity, group_integrity, read_mini_batches
 from verl_cpu.scene import make_scene
@@ -22,9 +21,18 @@ FUNCTIONS = (
 )
 
 
+SAID = "TOKENCREDIT_VERL_BANNER"
+"""As in the plug-in, which is loaded by whoever imports it."""
+
+
 class RealRun(NamedTuple):
     finished: Finished
-    integrity: Integrity
+    mini_batches: list[set[tuple[str, int]]]
+    """`uid` and session of the rows of each optimizer step."""
+
+    @property
+    def integrity(self) -> Integrity:
+        return group_integrity(self.mini_batches)
 
     def column(self, name: str) -> list[float]:
         """One number per training step."""
@@ -35,12 +43,12 @@ class RealRun(NamedTuple):
         return self.column("critic/score/mean")
 
 
-def real_run(folder: Path, shape: Shape, *words: str, stock: bool = False, time_limit: float = 600) -> RealRun:
+def real_run(folder: Path, shape: Shape, *words: str, stock: bool = False, seed: int = 0, time_limit: float = 600) -> RealRun:
     """`words` go after those of the bench; a stock run has no plug-in."""
-    scene = make_scene(folder / "scene", problems=400)
+    scene = make_scene(folder / "scene", problems=400, seed=seed)
     record = folder / "mini-batches"
     record.mkdir()
     # Whoever imported verl before has said already that the plug-in is live.
-    own = {RECORD: str(record), SAID: "", **(STOCK if stock else {})}
+    own = {RECORD: str(record), SAID: "", "VERL_USE_EXTERNAL_MODULES": "verl_cpu.platform,in_verl.unpinned", **(STOCK if stock else {})}
     finished = run_verl(scene, folder / "run", shape, extra_overrides=words, extra_environment=own, time_limit=time_limit)
-    return RealRun(finished, group_integrity(read_mini_batches(record)))
+    return RealRun(finished, read_mini_batches(record))

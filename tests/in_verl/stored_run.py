@@ -159,6 +159,12 @@ class Workers:
         return self.worker.train_mini_batch(data)
 
 
+def as_rank_0(config: DictConfig, engine: type = CreditEngine) -> Workers:
+    """A worker in a process that was not started as one; what it starts must not take itself for a worker."""
+    with patch.dict(os.environ, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0"):
+        return Workers(make_worker(config, engine), Queue())
+
+
 class StoredTrainer(ours.CreditTrainer):
     """The trainer without what needs Ray: it is handed rollouts instead of asking for them."""
 

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributed.fsdp import FullyShardedDataParallel
 from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
 from conformance.cases import Case
@@ -21,6 +22,7 @@ from in_verl.row_queue import Queue
 from in_verl.stored_run import (
     StoredTrainer,
     Workers,
+    as_rank_0,
     case_overrides,
     credit_stored,
     hydra_config,
@@ -143,6 +145,30 @@ def test_coefficients_are_those_of_the_models_own_hidden_states(proxy: str, by_t
     assert expected[rollouts.mask].std() > 1e-3
     torch.testing.assert_close(made.coefficient, expected, atol=1e-5, rtol=0)
     assert workers.worker.engine._kept == {}, "hidden states are let go"
+
+
+class UnsyncedFSDP(FullyShardedDataParallel):
+    """Without sending rank 0's weights to the others first, which takes an accelerator."""
+
+    def __init__(self, module: Any, **settings: Any) -> None:
+        super().__init__(module, **{**settings, "sync_module_states": False})
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`", "ignore::FutureWarning")
+def test_verls_default_strategy_gives_the_same_numbers(one_rank: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FSDP1 flattens parameters, so gradients are compared by norm; every loss after the first stands on the weights before it."""
+    monkeypatch.setattr("verl.workers.engine.fsdp.transformer_impl.FSDP", UnsyncedFSDP)
+    case = Case({"recipe": "delta", "credit": {"proxy": "head"}})
+    words = [*case_overrides(case), "actor_rollout_ref.actor.strategy=fsdp"]
+    workers = as_rank_0(hydra_config(tmp_path, shape_of(case, 1), *words))
+    assert isinstance(workers.worker.engine.module, UnsyncedFSDP)
+    workers.cut(rows=2)
+    found = run_stored(case, workers, hydra_config(tmp_path / "again", shape_of(case, 1), *words), workers.queue)
+    expected = run_case(case).outcome
+    for ours, theirs in zip(found.batches, expected.batches, strict=True):
+        torch.testing.assert_close(ours.coefficient, theirs.coefficient, atol=1e-5, rtol=0)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    torch.testing.assert_close(found.gradient.norm(dim=1), expected.gradient.norm(dim=1), atol=1e-5, rtol=1e-5)
 
 
 def test_a_worker_without_our_engine_is_noticed(stock_workers: Workers, tmp_path: Path) -> None:
