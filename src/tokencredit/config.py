@@ -3,29 +3,12 @@
 Imports no torch, so that `tokencredit -h` answers at once.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from tokencredit.stages import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
-
-
-class StepsTask(Frozen):
-    """Chains of additions and subtractions mod 10, worked out on a scratchpad."""
-
-    type: Literal["steps"] = "steps"
-    operations: Annotated[int, Field(ge=1, le=20)] = 4
-    """Operations in a chain."""
-    subtract_share: Share = 0.5
-    """Share of subtractions, where the base errs most."""
-
-
-class CotAddTask(Frozen):
-    """Addition, answered directly or after a scratchpad that RL discovers."""
-
-    type: Literal["cotadd"] = "cotadd"
-    digits: Annotated[int, Field(ge=1, le=12)] = 4
-    """Digits of each term."""
+from tokencredit.task_choice import StepsTask, TaskChoice
 
 
 class Sampling(Frozen):
@@ -102,7 +85,7 @@ class TrainConfig(Recipe):
     """Named choice of stages; see `tokencredit recipes`."""
     model: str = "steps-shift"
     """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd) or a folder with a transformers causal LM."""
-    task: Annotated[StepsTask | CotAddTask, Field(discriminator="type")] = StepsTask()
+    task: TaskChoice = StepsTask()
     engine: Literal["local", "trl"] = "local"
     """Who trains: this package, or TRL with this package's credit, plan and objective (extra trl)."""
     seed: CountOrZero = 0

@@ -1,7 +1,10 @@
 """What a task is: problems to ask, and a verifier that reads a response."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeGuard, runtime_checkable
+
+from tokencredit.grade.verdict import Verdict, ungraded
 
 Split = Literal["train", "held-out"]
 
@@ -57,6 +60,27 @@ class Revisable(Task, Protocol):
     """A task with a prompt of its own that asks for a corrected response, given a failed try and a sibling of it."""
 
     def revise(self, problem: Problem, failed: str, sibling: str) -> str: ...
+
+
+@runtime_checkable
+class GradingTogether(Task, Protocol):
+    """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
+
+    def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]: ...
+
+
+def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+    """One per (problem, response). A verifier that fails has graded nothing: NaN with the reason, never 0."""
+    if isinstance(task, GradingTogether):
+        return task.grade_all(asked)
+    return [_verdict(task, problem, response) for problem, response in asked]
+
+
+def _verdict(task: Task, problem: Problem, response: str) -> Verdict:
+    try:
+        return Verdict(task.grade(problem, response))
+    except Exception as failure:
+        return ungraded(f"the grader raised {type(failure).__name__}: {failure}")
 
 
 def marks_steps(task: Task) -> TypeGuard[StepMarking]:
