@@ -4,7 +4,7 @@ import os
 import sys
 from importlib import import_module
 
-from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, ConfigError, GuardError
+from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, EXIT_STORAGE, ConfigError, GuardError, StorageError
 from tokencredit.nearest import nearest
 
 COMMANDS = {
@@ -13,6 +13,7 @@ COMMANDS = {
     "report": "turn a run, or several side by side, into one HTML page",
     "show": "print the token view of a run in colour",
     "diagnose": "find what an update did to every token, of a run or of any trainer's rollouts",
+    "replay": "take the step again that a guard refused, from what it dumped",
     "credit": "assign credit to rollouts from a file",
     "convert": "turn TRL's or verl's logged rollouts into a rollout file",
     "audit": "tell whether opposing updates on shared tokens cancel, recipe by recipe",
@@ -55,6 +56,9 @@ def main() -> None:
     except GuardError as problem:
         print(f"tokencredit: stopped: {problem}", file=sys.stderr)
         code = EXIT_GUARD
+    except StorageError as problem:
+        print(f"tokencredit: stopped: {problem}", file=sys.stderr)
+        code = EXIT_STORAGE
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:

@@ -10,19 +10,38 @@ from pydantic import ValidationError
 
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import in_words
+from tokencredit.mistakes import in_words, shortened
 from tokencredit.nearest import nearest
 from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS
 from tokencredit.recipes import RECIPES
 
+DEEPEST = 8
+"""Tables in tables that a config file may have; no setting lies deeper than two."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
+    said = f"config file {path}" if len(str(path)) <= 300 else f"config file {str(path)[:60]}..."
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        within = [table]
+        for _ in range(DEEPEST):
+            within = [inner for outer in within for inner in outer.values() if isinstance(inner, dict)]
+        if within:
+            raise RecursionError
     except FileNotFoundError:
-        raise ConfigError(f"config file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise ConfigError(f"config file {path} cannot be read as TOML: {problem}") from None
+        raise ConfigError(f"{said} does not exist") from None
+    except RecursionError:
+        raise ConfigError(f"{said} cannot be read as TOML: it is nested too deeply; a setting is written [credit] lam_min = 0.8") from None
+    except OSError as problem:
+        raise ConfigError(f"{said} cannot be read as TOML: {problem.strerror or type(problem).__name__}") from None
+    except ValueError as problem:
+        # Not TOML, not UTF-8, or a number of thousands of digits.
+        raise ConfigError(f"{said} cannot be read as TOML: {_first_line(problem)}") from None
+    return table
+
+
+def _first_line(problem: Exception) -> str:
+    return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -54,11 +73,14 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
         asked = overlay(asked, layer)
     name = asked.get("recipe", TrainConfig.model_fields["recipe"].default)
     if not isinstance(name, str) or name not in RECIPES:
-        raise ConfigError(f"recipe {name!r} is not known; {nearest(str(name), RECIPES)}")
+        written = shortened(name)
+        raise ConfigError(f"recipe {written} is not known; {nearest(written[1:-1], RECIPES)}")
     task = asked.get("task", {})
     task_type = task.get("type", "steps") if isinstance(task, Mapping) else "steps"
+    task_type = task_type if isinstance(task_type, str) else "steps"
     below = overlay({"task": {"type": task_type}} | TASK_PRESETS.get(task_type, {}), RECIPES[name].recipe.model_dump(exclude_none=True))
-    below = overlay(below, ENGINE_PRESETS.get(str(asked.get("engine")), {}))
+    engine = asked.get("engine")
+    below = overlay(below, ENGINE_PRESETS.get(engine, {}) if isinstance(engine, str) else {})
     shape = overlay(below, asked).get("shape")
     if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))
@@ -66,7 +88,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
 
 
 def validated(fields: Mapping[str, Any]) -> TrainConfig:
+    """Strict: a file that says true or "3" where a number belongs means something else."""
     try:
-        return TrainConfig.model_validate(fields)
+        return TrainConfig.model_validate(fields, strict=True)
     except ValidationError as problem:
         raise in_words(problem) from None

@@ -3,9 +3,9 @@
 Imports no torch, so that `tokencredit -h` answers at once.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tokencredit.stages import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
 from tokencredit.task_choice import StepsTask, TaskChoice
@@ -78,6 +78,23 @@ class Diagnose(Frozen):
         return self
 
 
+class Guard(Frozen):
+    """When a run stops by itself with exit code 3, and what it warns of."""
+
+    refused_steps: Count = 3
+    """Training steps in a row whose update may be refused for numbers that are not finite, before the run stops."""
+    silent_steps: CountOrZero = 25
+    """Training steps in a row without any credit (every group all right or all wrong) before the run stops; 0 goes on for ever."""
+    ungraded_share: Share = 0.2
+    """Stop when more than this share of a batch could not be graded."""
+    entropy_share: Share = 0.02
+    """Warn when the mean entropy of tokens falls below this share of the first step's; 0 never warns."""
+    length_factor: NonNegative = 4.0
+    """Warn when responses are on average this many times as long as at the first step; 0 never warns."""
+    cut_share: Share = 0.5
+    """Warn when more than this share of responses is cut at the length limit; 1 never warns."""
+
+
 class TrainConfig(Recipe):
     """A whole run. Every field has a value, so a file holds differences only."""
 
@@ -85,6 +102,8 @@ class TrainConfig(Recipe):
     """Named choice of stages; see `tokencredit recipes`."""
     model: str = "steps-shift"
     """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd) or a folder with a transformers causal LM."""
+    trust_remote_code: bool = False
+    """Run Python code that lies in the model's folder. Off: such a model is refused. On: the report says so."""
     task: TaskChoice = StepsTask()
     engine: Literal["local", "trl"] = "local"
     """Who trains: this package, or TRL with this package's credit, plan and objective (extra trl)."""
@@ -96,6 +115,7 @@ class TrainConfig(Recipe):
     optimizer: Optimizer = Optimizer()
     evaluation: Evaluation = Evaluation()
     diagnose: Diagnose = Diagnose()
+    guard: Guard = Guard()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Precision of the passes; bfloat16 runs them over float32 weights."""
@@ -105,6 +125,8 @@ class TrainConfig(Recipe):
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20
     """Training steps between checkpoints; 0 saves only the best and the last."""
+    keep_last: Annotated[int, Field(ge=2)] = 2
+    """Newest checkpoints that are kept: if the last one is damaged, a run goes on from the one before."""
     keep_every: CountOrZero = 0
     """Training steps between checkpoints that are kept for good, so that `diagnose RUN --step N` need not train again from the start."""
     tokens_every: CountOrZero = 5

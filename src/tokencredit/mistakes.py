@@ -9,10 +9,23 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.nearest import nearest
 
+MISTAKES_NAMED = 6
+
+
+def shortened(value: Any) -> str:
+    """A value as it may stand in a sentence, whatever it is."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # lists in lists without end; a number of thousands of digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 def in_words(problem: ValidationError) -> ConfigError:
-    """One line per mistake."""
-    return ConfigError("\n".join(_line(dict(error)) for error in problem.errors()))
+    """One line per mistake; of very many the first ones."""
+    errors = problem.errors()
+    lines = [_line(dict(error)) for error in errors[:MISTAKES_NAMED]]
+    return ConfigError("\n".join([*lines, f"and {len(errors) - len(lines)} more mistakes"] if len(lines) < len(errors) else lines))
 
 
 def _line(error: dict[str, Any]) -> str:
@@ -21,12 +34,12 @@ def _line(error: dict[str, Any]) -> str:
         said = str(error["ctx"]["error"])
         return said if not location or f"{location[0]}." in said else f"{location[0]}: {said}"
     if error["type"] == "union_tag_invalid":
-        return f"{_written(location)}.type is {error['ctx']['tag']!r}; it must be one of {error['ctx']['expected_tags']}"
+        return f"{_written(location)}.type is {shortened(error['ctx']['tag'])}; it must be one of {error['ctx']['expected_tags']}"
     if error["type"] == "union_tag_not_found":
         return f"{_written(location)} has no type; it must be one of {', '.join(CHOICES[location[0]])}"
     if error["type"] == "extra_forbidden":
-        return f"{_written(location)} is not a setting; {nearest(str(location[-1]), _settings_beside(location))}"
-    return f"{_written(location)} is {error['input']!r}: {error['msg']}"
+        return f"{_written(location)} is not a setting; {nearest(str(location[-1])[:60], _settings_beside(location))}"
+    return f"{_written(location)} is {shortened(error['input'])}: {error['msg']}"
 
 
 def _written(location: tuple[Any, ...]) -> str:
@@ -34,7 +47,7 @@ def _written(location: tuple[Any, ...]) -> str:
     field, *rest = location
     if rest and rest[0] in CHOICES.get(field, {}):
         rest = rest[1:]
-    return ".".join(str(part) for part in (field, *rest))
+    return ".".join(str(part) if str(part).isprintable() and len(str(part)) <= 60 else shortened(part) for part in (field, *rest))
 
 
 def _settings_beside(location: tuple[Any, ...]) -> list[str]:

@@ -9,6 +9,14 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
         "steps": 100,
         "sampling": {"max_new_tokens": 20},
     },
+    "jsonl": {
+        "sampling": {"max_new_tokens": 512},
+        "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+    },
+    "code": {
+        "sampling": {"max_new_tokens": 512},
+        "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+    },
 }
 
 ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}}}

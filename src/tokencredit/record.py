@@ -4,15 +4,19 @@ metrics.jsonl and plans.jsonl hold no clock, so two runs of one seed write the s
 """
 
 import json
+import os
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokencredit.errors import ConfigError
+from tokencredit.errors import ConfigError, StorageError
+from tokencredit.storage.whole import PARTIAL, clear_leftovers, storing, sync, write_whole
 from tokencredit.tables import best_suffix, write_table
 
 if TYPE_CHECKING:
@@ -32,6 +36,9 @@ PACKAGES = (
     "altair",
     "vl-convert-python",
 )
+
+STEP_FILES = ("metrics.jsonl", "timing.jsonl", "plans.jsonl", "events.jsonl")
+"""A line per training step, or per thing that happened at one."""
 
 TOKEN_COLUMNS = (
     "step", "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
@@ -54,46 +61,79 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._unsynced: set[Path] = set()
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def begin(self, config_toml: str) -> None:
+        """Made beside its place and renamed, so that a folder of this name always says how to go on."""
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}{PARTIAL}")
         try:
-            (self.path / "tokens").mkdir(parents=True)
-        except OSError as problem:
-            raise ConfigError(f"run folder {self.path} cannot be made: {problem.strerror or problem}") from None
-        self._write("config.toml", config_toml)
-        self.write_json("env.json", describe_environment())
+            (fresh / "tokens").mkdir(parents=True)
+            made = RunFolder(fresh)
+            made.write_config(config_toml)
+            made.write_json("env.json", describe_environment())
+            _remove_if_empty(self.checkpoints)
+            fresh.rename(self.path)
+        except (OSError, StorageError) as problem:
+            shutil.rmtree(fresh, ignore_errors=True)
+            said = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+            raise ConfigError(f"run folder {self.path} cannot be made: {said}") from None
+        sync(self.path.parent)
 
-    def _write(self, name: str, text: str) -> None:
-        """Whole or not at all: a crash leaves the file that was there."""
-        partial = self.path / f"{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(self.path / name)
+    def write_config(self, config_toml: str) -> None:
+        write_whole(self.path / "config.toml", config_toml)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        self._write(name, json.dumps(value, indent=2) + "\n")
+        write_whole(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        path = self.path / name
+        with storing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        self._unsynced.add(path)
 
     def append_plan(self, step: int, plan: "StepPlan") -> None:
         self.append("plans.jsonl", {"step": step, "digest": plan.digest, **plan.to_json()})
 
+    def append_event(self, step: int, kind: str, message: str, more: Mapping[str, Any] | None = None) -> None:
+        """Something a person should know of: what a guard refused, a warning, a retry."""
+        self.append("events.jsonl", {"step": step, "kind": kind, "message": message, **(more or {})})
+
+    def retire_result(self) -> None:
+        """A finished run that goes on is not finished; what it had reached is kept under the number of its steps."""
+        path = self.path / "result.json"
+        if path.exists():
+            steps = json.loads(path.read_text(encoding="utf-8")).get("steps", 0)
+            with storing(path):
+                path.rename(path.with_name(f"result-{steps:06}.json"))
+
+    def sync(self) -> None:
+        """On the disk before a checkpoint says that these steps are done."""
+        for path in self._unsynced:
+            with storing(path):
+                sync(path)
+        self._unsynced.clear()
+
     def read(self, name: str) -> list[dict[str, Any]]:
         """The rows of a file; a last line cut short by a crash is left out, any other broken line is refused."""
         path = self.path / name
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"{path} is damaged: it cannot be read ({problem})") from None
         rows: list[dict[str, Any]] = []
         for number, line in enumerate(lines, 1):
             try:
-                rows.append(json.loads(line))
-            except ValueError:
-                if number < len(lines):
-                    raise ConfigError(f"{path} is damaged: line {number} is not JSON") from None
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
+            elif number < len(lines):
+                raise ConfigError(f"{path} is damaged: line {number} is not JSON with the number of a step")
         return rows
 
     def step_files(self, folder: str) -> list[tuple[int, Path]]:
@@ -103,27 +143,39 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forget everything after training step `step`, so that a resumed run writes it once."""
-        for name in ("metrics.jsonl", "timing.jsonl", "plans.jsonl"):
-            kept = [row for row in self.read(name) if row["step"] <= step]
-            self._write(name, "".join(json.dumps(row) + "\n" for row in kept))
+        kept = {name: [row for row in self.read(name) if row["step"] <= step] for name in STEP_FILES if (self.path / name).exists()}
+        for name, rows in kept.items():
+            write_whole(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
         for folder in ("tokens", "findings"):
             for number, file in self.step_files(folder):
                 if number > step:
                     file.unlink()
-            for file in (self.path / folder).glob("*.partial"):
-                file.unlink()
+        for folder in (self.path, *(self.path / name for name in ("tokens", "findings", "checkpoints", "guards"))):
+            clear_leftovers(folder)
 
     def write_tokens(self, step: int, columns: Mapping[str, Sequence[Any]]) -> None:
         """One row per token."""
         _check_columns("token", columns, TOKEN_COLUMNS)
-        write_table(self.path / "tokens" / f"step-{step:06}{best_suffix()}", columns)
+        self._write_table(self.path / "tokens" / f"step-{step:06}{best_suffix()}", columns)
 
     def write_findings(self, step: int, findings: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
         """What a look at this training step found, in words and numbers, and the evidence for every token."""
         _check_columns("evidence", columns, EVIDENCE_COLUMNS)
-        (self.path / "findings").mkdir(exist_ok=True)
-        write_table(self.path / "findings" / f"step-{step:06}{best_suffix()}", columns)
+        with storing(self.path / "findings"):
+            (self.path / "findings").mkdir(exist_ok=True)
+        self._write_table(self.path / "findings" / f"step-{step:06}{best_suffix()}", columns)
         self.write_json(f"findings/step-{step:06}.json", findings)
+
+    def _write_table(self, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+        with storing(path):
+            write_table(path, columns)
+        self._unsynced.add(path)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """An engine may have made the folder for its checkpoints already; renaming needs the place empty."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _check_columns(what: str, columns: Mapping[str, Sequence[Any]], expected: tuple[str, ...]) -> None:

@@ -208,6 +208,21 @@ class StepPlan:
             ],
         }
 
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "StepPlan":
+        """What `to_json` wrote."""
+        steps = tuple(
+            PlannedStep(
+                micro_batches=tuple(tuple(micro) for micro in step["micro_batches"]),
+                denominator=step["denominator"],
+                prompts=step["prompts"],
+                tokens=step["tokens"],
+                credit_scale=None if "credit_scale" not in step else tuple(step["credit_scale"]),
+            )
+            for step in fields["steps"]
+        )
+        return cls(kind=fields["kind"], seed=fields["seed"], rows=fields["rows"], steps=steps)
+
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]

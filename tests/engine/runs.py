@@ -14,6 +14,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Outcome, train
+from tokencredit.storage.checkpoints import checkpoints_in
 
 SMALL: dict[str, Any] = {
     "steps": 4,
@@ -42,13 +43,16 @@ class Silent:
     def stepped(self, row: dict[str, Any], seconds: float) -> None:
         self.after(row["step"])
 
+    def told(self, step: int, kind: str, message: str) -> None:
+        pass
+
 
 def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: int | None = None) -> Outcome:
     stop = StopRequest()
 
     def maybe_stop(step: int) -> None:
         if step == stop_after:
-            stop.number = 2
+            stop.ask(2)
 
     return train(config, folder, Silent(maybe_stop), stop, resume=resume)
 
@@ -58,16 +62,23 @@ def stepper_of(config: TrainConfig) -> Stepper:
     return Stepper(config, source=config.model)
 
 
+CLOCKS = {"timing.jsonl", "result.json", "clocks.json", "manifest.json", "report.html", "lock", "resumes.jsonl"}
+"""Files that hold a clock, or the hash of one, or say who ran when."""
+
+
+def newest(folder: Path) -> Path:
+    return checkpoints_in(folder / "checkpoints")[-1][1]
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a run but the clocks and the page that tells them."""
-    clocks = {"timing.jsonl", "result.json", "state.json", "report.html"}
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in clocks
-    }
+    """Every file of a run but the clocks and the older checkpoints: when a run was stopped decides which of those there are."""
+    others = {path for _, path in checkpoints_in(folder / "checkpoints")[:-1]}
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in CLOCKS and not others & set(path.parents))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / "last").state_dict()
+    return AutoModelForCausalLM.from_pretrained(newest(folder)).state_dict()
 
 
 def same_weights(one: Path, two: Path) -> bool:

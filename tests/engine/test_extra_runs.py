@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from engine.runs import files_of, run, small_config, stepper_of
+from engine.runs import files_of, newest, run, small_config, stepper_of, weights
 from tokencredit.commands.flags import parse_train
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
@@ -24,6 +23,7 @@ from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
+from tokencredit.storage.manifest import write_manifest
 
 LEAN: dict[str, Any] = {
     "steps": 2,
@@ -56,10 +56,6 @@ def lean(**changes: Any) -> TrainConfig:
 def rows_of(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     path = folder / name
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def weights(folder: Path, name: str = "last") -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder / "checkpoints" / name).state_dict()
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
@@ -252,8 +248,10 @@ def test_a_resume_that_forgot_what_a_method_remembers_would_be_noticed(tmp_path:
     config = lean(recipe="fade", steps=3)
     run(config, tmp_path / "whole")
     run(config, tmp_path / "cut", stop_after=1)
-    state = tmp_path / "cut" / "checkpoints" / "last" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"stage_state": {}}))
+    saved = newest(tmp_path / "cut")
+    (saved / "state.json").write_text(json.dumps(json.loads((saved / "state.json").read_text()) | {"stage_state": {}}))
+    (saved / "manifest.json").unlink()
+    write_manifest(saved)
     run(config, tmp_path / "cut", resume=True)
     assert rows_of(tmp_path / "whole")[1]["advantage/solve_rate"] != rows_of(tmp_path / "cut")[1]["advantage/solve_rate"]
     assert not same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.runs import files_of, run, small_config
+from engine.runs import files_of, newest, run, small_config
 from fault.command import tokencredit
 from tokencredit.engine.local.replay import nearest_start, recreate
 from tokencredit.errors import ConfigError
@@ -20,17 +20,16 @@ def read_findings(folder: Path, step: int) -> dict:
     return json.loads((folder / "findings" / f"step-{step:06}.json").read_text())
 
 
-@pytest.mark.parametrize("keep_every", [0, 2])
-def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keep_every", "start"), [(0, "the base"), (2, "checkpoint step-000004")])
+def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, start: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run(small_config(steps=6, diagnose=LOOKS, keep_every=keep_every), folder)
+    run(small_config(steps=6, diagnose=LOOKS, keep_every=keep_every, save_every=0, evaluation={"every": 0}), folder)
     stored = {name: content for name, content in files_of(folder).items() if "step-000006" in name and not name.startswith("checkpoints")}
     assert len(stored) == 3
     for name in stored:
         (folder / name).unlink()
     said = tokencredit("diagnose", str(folder), "--step", "6", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
-    start = "the base" if keep_every == 0 else "checkpoint step-000004"
     assert f"Step 6 taken again from {start}; its plan is the one the run wrote down." in said.stdout
     assert {name: (folder / name).read_bytes() for name in stored} == stored
 
@@ -174,7 +173,7 @@ def test_rollouts_of_another_trainer_are_looked_at(tmp_path: Path) -> None:
 
 def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> None:
     run(small_config(steps=1), tmp_path / "run")
-    model = tmp_path / "run" / "checkpoints" / "last"
+    model = newest(tmp_path / "run")
     before = {path: path.read_bytes() for path in model.iterdir()}
     answers = {"2+2=": ["a:2+2=4;#4", "b:2+2=5;#5"]}
     rows = [{"prompt": prompt, "response": text, "score": float(text.endswith("4"))} for prompt, texts in answers.items() for text in texts]

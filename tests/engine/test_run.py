@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.runs import files_of, run, same_weights, small_config, weights
+from engine.runs import files_of, newest, run, same_weights, small_config, weights
+from tokencredit.bases import model_folder
 from tokencredit.recipes import RECIPES
 from tokencredit.record import TOKEN_COLUMNS
 
@@ -121,15 +122,14 @@ def test_token_files_hold_every_sampled_token_with_its_credit(tmp_path: Path) ->
 
 def test_checkpoints_are_ordinary_transformers_folders(tmp_path: Path) -> None:
     outcome = run(small_config(), tmp_path / "run")
-    for name in ("best", "last"):
-        folder = tmp_path / "run" / "checkpoints" / name
+    for folder in (newest(tmp_path / "run"), model_folder(str(tmp_path / "run"))):
         model = AutoModelForCausalLM.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         prompt = tokenizer("1+2+3+4-5=", return_tensors="pt").input_ids
         text = tokenizer.decode(model.generate(prompt, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True)
         assert text.startswith("1+2+3+4-5=")
         assert "#" in text
-    last = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoints" / "last").state_dict()
+    last = weights(tmp_path / "run")
     for key, value in outcome.policy.model.state_dict().items():
         assert torch.equal(value, last[key])
 

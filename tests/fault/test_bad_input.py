@@ -51,7 +51,7 @@ MISTAKES = {
     "unknown key of a plain table": (["train", "table.toml"], "sampling.promts is not a setting; did you mean 'prompts'?"),
     "number that is a word": (["train", "word.toml"], "optimizer.learning_rate is 'fast'"),
     "resume of no run": (["train", "--resume", "empty"], "resume empty is not a run folder"),
-    "resume with other flags": (["train", "--resume", "full", "--seed", "3"], "leave out --seed 3"),
+    "resume of a folder without a configuration": (["train", "--resume", "full", "--seed", "3"], "resume full is not a run folder"),
     "unknown benchmark": (["bench", "sped"], "did you mean 'speed'?"),
     "benchmark of nothing": (["bench", "speed", "--steps", "0"], "both must be at least 1"),
     "TRL where there is none": (["bench", "speed", "--trl-python", "none"], "trl-python none does not exist"),

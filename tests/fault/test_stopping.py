@@ -1,4 +1,4 @@
-"""Signals and guards: the step is finished, the run can go on, exit codes tell what happened, bad numbers never reach the weights."""
+"""Signals: the optimizer step is finished, what there is is published, exit codes tell what happened, and the run can go on."""
 
 import json
 import signal
@@ -6,14 +6,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
-from engine.runs import files_of, run, small_config
+from engine.runs import Silent, files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
-from tokencredit.engine.local.policy import load_policy
-from tokencredit.errors import GuardError
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.signals import Abandoned, StopRequest
+from tokencredit.engine.local.step import Stepper
+from tokencredit.engine.local.train import Trainer, train
+
+STEPS = 400
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tokencredit", "train", "--out", "run", "--steps", str(STEPS), "--tokens-every", "0", *SMALL, *more]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_steps(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -28,20 +37,155 @@ def wait_for_steps(folder: Path, count: int, process: subprocess.Popen[str]) -> 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_finishes_the_step_and_leaves_a_run_that_can_go_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    steps = 400
-    command = [sys.executable, "-m", "tokencredit", "train", "--out", "run", "--steps", str(steps), "--tokens-every", "0", *SMALL]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_a_signal_publishes_the_state_and_leaves_a_run_that_can_go_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process = start(tmp_path)
     wait_for_steps(tmp_path / "run", 2, process)
     process.send_signal(number)
     said, complaint = process.communicate(timeout=60)
     assert process.returncode == code, complaint
     assert "--resume" in said
     done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    state = json.loads((tmp_path / "run" / "checkpoints" / "last" / "state.json").read_text())
-    assert 2 <= done < steps
+    state = json.loads((newest(tmp_path / "run") / "state.json").read_text())
+    assert 2 <= done < STEPS
     assert state["step"] == done
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    """The first one is held up by a save that takes for ever."""
+    code = (
+        "import sys, time\n"
+        "from tokencredit.engine.local import train\n"
+        "def slow(*given, **named):\n"
+        "    open('saving', 'w').close()\n"
+        "    time.sleep(60)\n"
+        "train.save_checkpoint = slow\n"
+        f"sys.argv = ['tokencredit', 'train', '--out', 'run', '--steps', '400', '--save-every', '0', *{SMALL!r}]\n"
+        "from tokencredit.cli import main\n"
+        "main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_steps(tmp_path / "run", 1, process)
+    process.send_signal(signal.SIGTERM)
+    while not (tmp_path / "saving").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=50)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 30
+    assert tokencredit("train", "--resume", "run", "--dry-run", cwd=tmp_path).returncode == 0
+
+
+class AskedAt:
+    """Calls one of a class's functions as it is, and asks for a stop when it has been called a number of times."""
+
+    def __init__(self, stop: StopRequest, owner: Any, name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stop, self.left, self.wrapped = stop, calls, getattr(owner, name)
+        asked = self
+
+        def wrapper(*given: Any, **named: Any) -> Any:
+            asked.left -= 1
+            if asked.left == 0:
+                asked.stop.ask(2)
+            return asked.wrapped(*given, **named)
+
+        monkeypatch.setattr(owner, name, wrapper)
+
+
+def interrupted_at(owner: Any, name: str, calls: int, config: TrainConfig, folder: Path) -> Path:
+    """A run stopped at that call; returns the checkpoint it published."""
+    stop = StopRequest()
+    with pytest.MonkeyPatch.context() as patch:
+        AskedAt(stop, owner, name, calls, patch)
+        assert train(config, folder, Silent(), stop).interrupted
+    return newest(folder)
+
+
+def optimizer_class() -> Any:
+    import torch
+
+    return torch.optim.AdamW
+
+
+WHERE = {
+    "while sampling": (lambda: Stepper, "gather", 2, "step-000001"),
+    "before the plan": (lambda: Stepper, "plan", 3, "step-000002"),
+    "at the first optimizer step": (optimizer_class, "step", 4, "step-000001-1"),
+    "at the last optimizer step of a batch": (optimizer_class, "step", 6, "step-000001-3"),
+    "while evaluating": (lambda: Trainer, "evaluate", 2, "step-000001-3"),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_wherever_a_stop_falls_the_resumed_run_equals_one_that_never_stopped(tmp_path: Path, where: str) -> None:
+    config = small_config(recipe="fade", steps=3, optimizer={"steps_per_batch": 3})
+    owner, name, calls, published = WHERE[where]
+    run(config, tmp_path / "whole")
+    saved = interrupted_at(owner(), name, calls, config, tmp_path / "cut")
+    assert saved.name == published
+    assert (saved / "batch.safetensors").exists() == published.endswith(("-1", "-3"))
+    run(config, tmp_path / "cut", resume=True)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+
+
+def test_a_resume_that_forgot_the_batch_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(steps=3, optimizer={"steps_per_batch": 3})
+    run(config, tmp_path / "whole")
+    interrupted_at(optimizer_class(), "step", 4, config, tmp_path / "cut")
+    monkeypatch.setattr("tokencredit.engine.local.train.load_buffered", lambda folder, device: None)
+    run(config, tmp_path / "cut", resume=True)
+    assert files_of(tmp_path / "whole") != files_of(tmp_path / "cut")
+
+
+def test_a_stop_during_a_look_waits_until_the_look_is_written(tmp_path: Path) -> None:
+    config = small_config(steps=3, diagnose={"every": 2})
+    run(config, tmp_path / "whole")
+    saved = interrupted_at(optimizer_class(), "step", 3, config, tmp_path / "cut")
+    assert saved.name == "step-000002"
+    assert (tmp_path / "cut" / "findings" / "step-000002.json").exists()
+    run(config, tmp_path / "cut", resume=True)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+
+
+def test_a_stop_that_a_library_swallowed_is_heeded_all_the_same() -> None:
+    stop = StopRequest()
+    done: list[str] = []
+
+    def library() -> None:
+        try:
+            stop.ask(15)
+        except BaseException:
+            done.append("swallowed")
+
+    with pytest.raises(Abandoned), stop.abandonable():
+        library()
+    assert done == ["swallowed"]
+    with pytest.raises(Abandoned), stop.abandonable():
+        done.append("begun again")
+    assert done == ["swallowed"]
+
+
+def test_work_that_may_not_be_abandoned_is_not() -> None:
+    stop, done = StopRequest(), []
+    with stop.abandonable(allowed=False):
+        stop.ask(15)
+        done.append("finished")
+    assert done == ["finished"]
+    assert stop.exit_code == 143
+
+
+def test_a_stop_while_the_base_is_measured_leaves_a_run_that_begins_again(tmp_path: Path) -> None:
+    config = small_config(steps=2)
+    run(config, tmp_path / "whole")
+    stop = StopRequest()
+    with pytest.MonkeyPatch.context() as patch:
+        AskedAt(stop, Trainer, "evaluate", 1, patch)
+        assert train(config, tmp_path / "cut", Silent(), stop).interrupted
+    assert not list((tmp_path / "cut").glob("checkpoints/*"))
+    run(config, tmp_path / "cut", resume=True)
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
 
 
 def test_resume_from_the_command_line_finishes_the_run(tmp_path: Path) -> None:
@@ -51,87 +195,30 @@ def test_resume_from_the_command_line_finishes_the_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 4
     again = tokencredit("train", "--resume", "run", cwd=tmp_path)
     assert again.returncode == 2
-    assert "finished run" in again.stderr
+    assert "finished run of 4 steps" in again.stderr
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_weights_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.engine.local import update
-
-    seen: list[dict[str, torch.Tensor]] = []
-
-    def poisoned(parameters: object, limit: float) -> torch.Tensor:
-        return torch.tensor(float("nan"))
-
-    monkeypatch.setattr(update.torch.nn.utils, "clip_grad_norm_", poisoned)
-    step = torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *rest: (seen.append({}), step(self, *rest)))
-    with pytest.raises(GuardError, match=r"gradient norm is nan in optimizer step 1 of 2; this step was not taken"):
-        run(small_config(), tmp_path / "run")
-    assert not seen
-
-
-def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
-    code = (
-        "import torch, sys\n"
-        "torch.nn.utils.clip_grad_norm_ = lambda *rest: torch.tensor(float('inf'))\n"
-        f"sys.argv = ['tokencredit', 'train', '--out', 'run', '--steps', '2', *{SMALL!r}]\n"
-        "from tokencredit.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 3
-    assert "tokencredit: stopped: gradient norm is inf" in done.stderr
-
-
-def test_a_policy_of_nan_is_stopped_with_code_three(tmp_path: Path) -> None:
-    policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
-    with torch.no_grad():
-        policy.model.get_output_embeddings().weight[5] = float("nan")
-    policy.model.save_pretrained(tmp_path / "broken")
-    policy.tokenizer.save_pretrained(tmp_path / "broken")
-    done = tokencredit("train", "--model", "broken", "--steps", "1", "--evaluation.every", "0", *SMALL, cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert "probabilities are not finite" in done.stderr
-
-
-def interrupted(folder: Path) -> None:
-    run(small_config(), folder, stop_after=2)
-
-
-def test_a_line_cut_short_by_a_crash_is_written_again(tmp_path: Path) -> None:
-    run(small_config(), tmp_path / "whole")
-    interrupted(tmp_path / "cut")
-    for name in ("metrics.jsonl", "plans.jsonl", "timing.jsonl"):
-        with (tmp_path / "cut" / name).open("a") as file:
-            file.write('{"step": 3, "sco')
-    done = tokencredit("train", "--resume", "cut/", cwd=tmp_path)
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(tmp_path: Path) -> None:
+    run(small_config(steps=2), tmp_path / "run")
+    done = tokencredit("train", "--resume", "run", "--steps", "3", "--no-report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 3
+    assert json.loads((tmp_path / "run" / "result-000002.json").read_text())["steps"] == 2
+    assert [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+    assert json.loads((tmp_path / "run" / "resumes.jsonl").read_text())["changed"] == {"steps": [2, 3]}
+    assert "steps = 3" in (tmp_path / "run" / "config.toml").read_text()
 
 
-def test_a_damaged_line_before_the_last_is_named(tmp_path: Path) -> None:
-    interrupted(tmp_path / "cut")
-    metrics = tmp_path / "cut" / "metrics.jsonl"
-    metrics.write_text("rubbish\n" + metrics.read_text())
-    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
+def test_what_may_not_change_is_refused_field_by_field(tmp_path: Path) -> None:
+    run(small_config(), tmp_path / "run", stop_after=2)
+    before = files_of(tmp_path / "run")
+    flags = ["--optimizer.learning-rate", "0.001", "--credit.lam-min", "0.5", "--seed", "3", "--guard.refused-steps", "9"]
+    done = tokencredit("train", "--resume", "run", *flags, cwd=tmp_path)
     assert done.returncode == 2
-    assert "metrics.jsonl is damaged: line 1 is not JSON" in done.stderr
-
-
-def test_a_crash_between_the_renames_of_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
-    run(small_config(), tmp_path / "whole")
-    interrupted(tmp_path / "cut")
-    checkpoints = tmp_path / "cut" / "checkpoints"
-    (checkpoints / "last").rename(checkpoints / "last.old")
-    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
-
-
-def test_a_truncated_optimizer_file_is_named(tmp_path: Path) -> None:
-    interrupted(tmp_path / "cut")
-    file = tmp_path / "cut" / "checkpoints" / "last" / "optimizer.safetensors"
-    file.write_bytes(file.read_bytes()[:100])
-    done = tokencredit("train", "--resume", "cut", cwd=tmp_path)
+    for words in ("optimizer.learning_rate is 0.001 but the run was configured with 0.0005", "credit.lam_min is 0.5 but", "seed is 3 but"):
+        assert words in done.stderr
+    assert "guard" not in done.stderr
+    done = tokencredit("train", "--resume", "run", "--steps", "1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "cannot be resumed: optimizer.safetensors" in done.stderr
+    assert "steps is 1 but 2 are done" in done.stderr
+    assert files_of(tmp_path / "run") == before

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tokenizers.processors import TemplateProcessing
 
 from engine.runs import SMALL, Silent
+from tokencredit.bases import model_folder
 from tokencredit.cli import run as command
 from tokencredit.compose import resolve
 from tokencredit.engine.local import train as local
@@ -103,7 +104,7 @@ def test_the_folder_is_the_local_engine_s(by_trl: Path, by_local: Path) -> None:
     assert set(told) == set(alone)
     assert told["before"] == alone["before"]
     assert set(tokens(by_trl, 1)) == set(tokens(by_local, 1))
-    assert (by_trl / "checkpoints" / "best" / "model.safetensors").is_file()
+    assert (model_folder(str(by_trl)) / "model.safetensors").is_file()
     environment = json.loads((by_trl / "env.json").read_text())
     assert environment["packages"]["trl"].startswith("1.")
     assert environment["processes"] == 1
@@ -199,13 +200,13 @@ def test_the_best_step_is_remembered_over_a_resume(tmp_path: Path) -> None:
     """A rate that ruins the policy: the first evaluation stays the best."""
     ruinous = {"optimizer": {"learning_rate": 0.05}, "evaluation": {"every": 1}}
     run(tmp_path / "run", stop_after=3, **ruinous)
-    best = (tmp_path / "run" / "checkpoints" / "best" / "model.safetensors").read_bytes()
+    best = (model_folder(str(tmp_path / "run")) / "model.safetensors").read_bytes()
     run(tmp_path / "run", resume=True, **ruinous)
     accuracy = {row["step"]: row["held_out/sampled"] for row in rows(tmp_path / "run")}
     right = max(accuracy, key=lambda step: accuracy[step])
     assert right < 4
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] == right
-    assert (tmp_path / "run" / "checkpoints" / "best" / "model.safetensors").read_bytes() == best
+    assert (model_folder(str(tmp_path / "run")) / "model.safetensors").read_bytes() == best
 
 
 def test_evaluating_never_changes_training(by_trl: Path, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_evaluating_never_changes_training(by_trl: Path, tmp_path: Path) -> None
     assert [trained_on(row) for row in rows(tmp_path / "run")] == [trained_on(row) for row in rows(by_trl)]
     assert any(name.startswith("held_out/") for name in rows(by_trl)[1])
     assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] == 4
-    assert (tmp_path / "run" / "checkpoints" / "best" / "model.safetensors").is_file()
+    assert (model_folder(str(tmp_path / "run")) / "model.safetensors").is_file()
 
 
 def test_a_small_token_budget_changes_no_gradient(by_trl: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tokencredit.report.selection import choose, fair_part, outside_in
 from tokencredit.report.show import choose_prompt, choose_step, token_view
 from tokencredit.report.svg import themed
 from tokencredit.report.tokens import read_step
-from tokencredit.report.visible import visible
+from tokencredit.report.visible import brief, visible
 from tokencredit.report.words import hundreds
 
 
@@ -102,6 +102,7 @@ def test_data_can_never_be_markup_and_survives_the_journey(text: str) -> None:
         ("\u2028\u200b\ufeff\ud800\U000e0041", "⟨U+2028⟩⟨U+200B⟩⟨U+FEFF⟩⟨U+D800⟩⟨U+E0041⟩"),
         ("\u0301", "◌\u0301"),
         ("e\u0301\u0301\u0301\u0301", "e\u0301\u0301⟨U+0301⟩⟨U+0301⟩"),
+        ("\x9b31m\u3164\u2800", "⟨U+009B⟩31m⟨U+3164⟩⟨U+2800⟩"),
         ("שלום 漢字 é", "שלום 漢字 é"),
     ],
 )
@@ -114,6 +115,15 @@ def test_visible_text_can_be_written_and_holds_no_control(text: str) -> None:
     shown = visible(text)
     shown.encode()
     assert not re.search("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]", shown)
+
+
+@given(st.text(), st.integers(1, 30))
+def test_a_brief_text_is_its_beginning_and_says_what_is_missing(text: str, longest: int) -> None:
+    shown = brief(text, longest)
+    if len(text) <= longest:
+        assert shown == visible(text)
+    else:
+        assert shown == f"{visible(text[:longest])}… ({len(text) - longest:,} more characters)"
 
 
 def by_bisection(share: float, problems: int) -> tuple[float, float]:
@@ -212,6 +222,20 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = render([Run(make_run(tmp_path / "run", finished=False))])
     assert re.search(r"Not finished:</strong> 20 of 20 training steps so far", page)
     assert "step 5" in page
+    for checkpoint, words in (
+        ("damaged-step-000010", "begin it again (it has no checkpoint yet) with:"),
+        ("step-000010.partial", "begin it again (it has no checkpoint yet) with:"),
+        ("step-000010", "Unless it is still running, continue it with:"),
+    ):
+        (tmp_path / "run" / "checkpoints" / checkpoint).mkdir(parents=True)
+        page = render([Run(tmp_path / "run")])
+        assert words in page
+        assert "tokencredit train --resume run<" in page
+
+
+def test_a_finished_run_is_not_to_be_continued(page: str) -> None:
+    assert "20 training steps from" in page
+    assert "--resume" not in page
 
 
 def test_every_file_but_the_config_may_be_missing(tmp_path: Path) -> None:
@@ -243,6 +267,13 @@ def test_methods_give_origins_and_the_command(page: str) -> None:
         ("findings/step-000020.json", b"{"),
         ("findings/step-000020.json", b'{"findings": [{"name": "flips"}]}'),
         ("plans.jsonl", b'{"step": 20}\n'),
+        ("events.jsonl", b'{"step": 20, "kind": "warning"}\n'),
+        ("events.jsonl", b'{"step": "20", "kind": "warning", "message": "m"}\n'),
+        ("events.jsonl", b"[" * 100_000 + b"\n"),
+        ("resumes.jsonl", b'{"changed": {}}\n'),
+        ("metrics.jsonl", b'{"step": "1"}\n'),
+        ("findings/step-000020.json", b'{"findings": [{"name": 1, "note": "", "numbers": {}, "tables": {}}]}'),
+        ("findings/step-000020.json", b'{"findings": [{"name": "n", "note": "", "numbers": {}, "tables": {"t": [1]}}]}'),
     ],
 )
 def test_a_damaged_file_is_named_and_nothing_is_written(tmp_path: Path, name: str, content: bytes) -> None:
@@ -361,6 +392,18 @@ def test_show_prints_every_response_coloured_by_sign(folder: Path) -> None:
     assert "credit" in str(legend)
 
 
+def test_show_prints_no_control_and_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Colours are off where the output is captured: any escape left in it is the model's."""
+    texts = ["\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r\x08", "[red]x[/red]", "[/nothing]", "\u202e", "\x00"]
+    folder = make_run(tmp_path / "run", token_steps=(1,), texts=texts)
+    for by in ("credit", "entropy"):
+        assert command(["show", str(folder), "--prompt", "0", "--by", by]) == 0
+        said = capsys.readouterr().out
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said)
+        assert "␛[2J␛]0;title␇⟨U+009B⟩31m␍␈[red]x[/red][/nothing]⟨U+202E⟩␀" in said
+        assert said.startswith("step 1, prompt 0  ␛[2J\n")
+
+
 def test_show_hides_nothing_hostile(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path / "run", texts=["\x1b[2Jgone", "\u202eback", "[red]"]))
     _, lines, _ = token_view(choose_step(run, 1), 0, "change")
@@ -401,7 +444,7 @@ def test_a_diagnosis_names_its_subject_and_its_own_command(tmp_path: Path) -> No
     told = {"command": "tokencredit diagnose --model m --rollouts <r>.parquet", "subject": "rollouts <r>.parquet"}
     (tmp_path / "diagnosis.json").write_text(json.dumps(told))
     page = render([Run(tmp_path)])
-    assert "A diagnosis of rollouts &lt;r&gt;.parquet; nothing was trained in this folder." in page
+    assert "A diagnosis of <bdi>rollouts &lt;r&gt;.parquet</bdi>; nothing was trained in this folder." in page
     assert "<title>grpo on rollouts &lt;r&gt;.parquet ·" in page
     assert "<code>tokencredit diagnose --model m --rollouts &lt;r&gt;.parquet</code>" in page
     assert "tokencredit train" not in page

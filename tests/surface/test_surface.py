@@ -79,9 +79,10 @@ def test_run_folder(tmp_path: Path) -> None:
     names = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert names >= {
         "config.toml", "env.json", "metrics.jsonl", "timing.jsonl", "plans.jsonl", "result.json", "tokens/step-000001.parquet",
-        "tokens/step-000002.parquet", "checkpoints/last/model.safetensors", "checkpoints/last/optimizer.safetensors",
-        "checkpoints/last/state.json", "checkpoints/best/model.safetensors",
-    }  # fmt: skip
+        "tokens/step-000002.parquet", "lock",
+    } | {f"checkpoints/step-000002/{name}" for name in (
+        "model.safetensors", "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json", "manifest.json",
+    )}  # fmt: skip
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert set(rows[0]) == METRICS
     plan = json.loads((tmp_path / "run" / "plans.jsonl").read_text().splitlines()[0])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tokencredit.errors import ConfigError
 from tokencredit.nearest import nearest
+from tokencredit.storage.checkpoints import best_model
 
 
 def shipped_bases() -> list[str]:
@@ -13,12 +14,17 @@ def shipped_bases() -> list[str]:
 
 
 def model_folder(name: str) -> Path:
-    """A shipped base by name, else a folder that holds a model; anything else is refused."""
+    """A shipped base by name, else a folder that holds a model or a run (its best checkpoint); anything else is refused."""
     if name in shipped_bases():
         return Path(str(files("tokencredit").joinpath("bases", name)))
     folder = Path(name)
     if not folder.is_dir():
         raise ConfigError(f"model {name!r} is neither a shipped base nor a folder; {nearest(name, shipped_bases())}")
+    if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
+        best = best_model(folder)
+        if best is None:
+            raise ConfigError(f"model {name!r} is a run without a whole checkpoint; name a folder with a model")
+        return best
     missing = [part for part in ("config.json", "tokenizer_config.json") if not (folder / part).is_file()]
     if missing:
         raise ConfigError(f"model folder {folder} has no {' and no '.join(missing)}; give a folder written by save_pretrained")

@@ -118,7 +118,7 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.engine.local.metrics import mean_entropy
     from tokencredit.engine.local.replay import recreate
     from tokencredit.engine.local.tokens import label_tokens, token_columns
-    from tokencredit.engine.local.train import entropy_history
+    from tokencredit.engine.local.recording import entropy_history
     from tokencredit.record import RunFolder
 
     source = RunFolder(path)

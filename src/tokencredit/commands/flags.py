@@ -33,7 +33,7 @@ class TrainOptions:
     exists: Literal["new", "fail"] = "new"
     """If the run folder exists: take a new numbered one beside it, or stop."""
     resume: Path | None = None
-    """Continue the run in this folder from its last checkpoint; takes no other flag."""
+    """Continue the run in this folder from its newest whole checkpoint; needs nothing else (more --steps, other --guard.* are taken)."""
     report: bool = True
     """Write report.html into the run folder at the end."""
     dry_run: bool = False
@@ -88,11 +88,20 @@ def check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None)
         )
 
 
+def _stored_config(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
+    return read_toml(folder / "config.toml")
+
+
 def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """Mistakes exit with code 2 (tyro) or raise ConfigError."""
     files, flags = _files_and_flags(arguments)
     layers = [read_toml(Path(name)) for name in files]
     chosen = chosen_types(flags)
+    if (resumed := _value_of("--resume", flags)) is not None:
+        layers.insert(0, _stored_config(Path(resumed)))
+        files.insert(0, f"{resumed}/config.toml")
     for name, layer in zip(files, layers, strict=True):
         check_recipe_agrees(name, layer, chosen.get("recipe"))
     config = resolve([*layers, chosen])

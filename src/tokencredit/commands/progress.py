@@ -14,6 +14,7 @@ from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.showcase import ShownResponse
 from tokencredit.report.terminal import credit_legend, credit_line
+from tokencredit.report.visible import brief, visible
 
 
 def _percent(value: float) -> str:
@@ -31,7 +32,8 @@ class RunProgress:
         self.seconds = 0.0
         self.tokens = 0
         if bar is None:
-            console.print(f"training {config.recipe} on {config.task.type} from {config.model}, {config.steps} steps, into {folder}")
+            into = f"{config.steps} steps, into {folder}"
+            console.print(visible(f"training {config.recipe} on {config.task.type} from {config.model}, {into}"), markup=False)
 
     def began(self, policy: Policy, before: Accuracy, step: int) -> None:
         self.first_step = step
@@ -40,9 +42,10 @@ class RunProgress:
         parameters = sum(parameter.numel() for parameter in policy.model.parameters())
         self.held_out = "" if step else f"{_percent(before.sampled)} (step 0)"
         self.console.print(
-            f"{self.config.model}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
+            f"{visible(self.config.model)}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
             f"Held-out before: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
-            f"pass@{before.k} {_percent(before.pass_at_k)}, groups with both right and wrong answers {_percent(before.mixed_groups)}."
+            f"pass@{before.k} {_percent(before.pass_at_k)}, groups with both right and wrong answers {_percent(before.mixed_groups)}.",
+            markup=False,
         )
 
     def stepped(self, row: dict[str, Any], seconds: float) -> None:
@@ -61,6 +64,9 @@ class RunProgress:
             left = self.seconds / (row["step"] - self.first_step) * (self.config.steps - row["step"])
             ending = "" if self.bar is not None else f"  {left:.0f} s left"
             self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
+
+    def told(self, step: int, kind: str, message: str) -> None:
+        self.console.print(f"step {step:>4}  {kind}: {brief(message)}", style="yellow", highlight=False, markup=False)
 
 
 @contextmanager
@@ -103,7 +109,10 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownRes
     longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
     stages = ", ".join(f"{name} {value:.0f} s" for name, value in longest)
     console.print(
-        f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {folder}", highlight=False, soft_wrap=True
+        f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {visible(str(folder))}",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
     )
     if not shown:
         console.print("No held-out problem sampled now has both a right and a wrong response, so there is no contrast to show.")

@@ -1,17 +1,21 @@
 """`tokencredit train`: flags in, a run folder and a few words out."""
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+from tokencredit.anchor import anchored
 from tokencredit.bases import model_folder
 from tokencredit.commands.flags import TrainOptions, parse_train
 from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.resuming import accepted_changes
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
 
@@ -21,28 +25,28 @@ def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _resumed(options: TrainOptions, arguments: Sequence[str]) -> TrainOptions:
-    folder = options.resume
-    assert folder is not None
-    given = [word for word in arguments if not word.startswith("--resume") and Path(word) != folder]
-    if given:
-        raise ConfigError(f"--resume continues {folder} as it was configured; leave out {' '.join(given)}")
-    if not (folder / "config.toml").is_file():
-        raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
-    if (folder / "result.json").is_file():
-        raise ConfigError(f"resume {folder} is a finished run; nothing is left to do")
-    config = resolve([read_toml(folder / "config.toml")])
-    # Which of TRL's checkpoints are whole is for its engine to say.
-    if config.engine == "local" and not any((folder / "checkpoints" / name).is_dir() for name in ("last", "last.old")):
-        raise ConfigError(f"resume {folder} has no checkpoint to continue from; start it again")
-    return TrainOptions(config=config, resume=folder)
+def _refuse_resume(folder: Path, config: TrainConfig) -> None:
+    """Before anything is loaded. Which checkpoint is whole, and what its step allows, is for the engine to say."""
+    changed = accepted_changes(resolve([read_toml(folder / "config.toml")]), config, steps_done=0)
+    if config.engine != "local" and changed:
+        raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
+    result = folder / "result.json"
+    if result.is_file():
+        try:
+            reached = json.loads(result.read_text(encoding="utf-8"))["steps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if reached >= config.steps:
+            raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
 
 
 def run(arguments: Sequence[str]) -> int:
     options = parse_train(arguments)
     if options.resume is not None:
-        options = _resumed(options, arguments)
+        _refuse_resume(options.resume, options.config)
     model_folder(options.config.model)
+    if options.resume is None:
+        options = replace(options, config=anchored(options.config))
     folder = options.resume or _new_folder(options)
     if options.config.engine == "trl":
         _refuse_for_trl(options.config)
@@ -71,9 +75,10 @@ def _refuse_for_trl(config: TrainConfig) -> None:
 def _train(options: TrainOptions, folder: Path) -> int:
     """Everything that needs torch is loaded from here on."""
     from tokencredit.commands.progress import make_progress, print_summary
+    from tokencredit.engine.local.listener import NobodyWatching
     from tokencredit.engine.local.showcase import showcase
     from tokencredit.engine.local.signals import listening
-    from tokencredit.engine.local.train import NobodyWatching, train
+    from tokencredit.engine.local.train import train
 
     shown = options.config.engine == "local" or _is_first_process()
     if options.config.engine == "trl":

@@ -10,9 +10,10 @@ from torch import Tensor
 from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
 from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
 from tokencredit.credit import CreditInputs, CreditOutcome
+from tokencredit.engine.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.engine.ranks import ALONE, Ranks, merging
 from tokencredit.engine.recipe import refuse_ranks
-from tokencredit.errors import ConfigError, GuardError
+from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.probe.forward import TokenEvidence
@@ -74,12 +75,17 @@ class Crediting:
     def shape_reward(
         self, rollouts: Rollouts, score: Tensor, logp: Tensor, reference_logp: Tensor | None, sampled: SampledEvidence = NOTHING_SAMPLED
     ) -> Scored:
+        check_scores(score)
+        check_log_probs(logp, rollouts.loss_mask)
+        if reference_logp is not None:
+            check_log_probs(reference_logp, rollouts.loss_mask, "reference")
         inputs = ShapeInputs(score, rollouts.mask.sum(-1), self.max_new_tokens, sampled.repaired)
         reward = score.double() + self.shape.adjust(inputs)
         kl = self.recipe.kl
         if reference_logp is not None and kl.place == "reward":
             divergence = kl_estimate(logp, reference_logp, kind=kl.estimator)
             reward = reward + kl_penalty(divergence, rollouts.loss_mask, beta=kl.beta)
+        check_rewards(reward, score)
         return Scored(rollouts=rollouts, score=score, reward=reward.to(score.dtype))
 
     def compare(self, scored: Scored, entropy: Tensor, state: Mapping[str, Any], greedy_score: Tensor | None = None) -> AdvantageOutcome:
@@ -113,8 +119,8 @@ class Crediting:
     ) -> CreditedBatch:
         """Every rank gives the whole batch and gets the whole batch back; with several, `own_rows` are those whose hidden states it has."""
         rollouts = scored.rollouts
+        check_log_probs(evidence.logp, rollouts.loss_mask)
         compared = self.compare(scored, evidence.entropy, state.advantage, sampled.greedy_score)
-        require_finite(evidence.logp)
         inputs = CreditInputs(
             advantage=compared.advantage,
             mask=rollouts.loss_mask,
@@ -152,6 +158,7 @@ class Crediting:
     def collect(
         self, scored: Scored, evidence: TokenEvidence, advantage: Tensor, assigned: CreditOutcome, reference_logp: Tensor | None
     ) -> Credited:
+        check_credit(scored, advantage, assigned.coefficient, assigned.credit)
         rollouts, correction = scored.rollouts, None
         if self.correction is not None:
             correction = self.correction(evidence.logp, rollouts.behavior_logp.to(evidence.logp.dtype), rollouts.loss_mask)
@@ -180,11 +187,6 @@ class Crediting:
             seed=seed,
             cost=cost,
         )
-
-
-def require_finite(logp: Tensor) -> None:
-    if not logp.isfinite().all():
-        raise GuardError("log-probs of the sampled tokens are not finite; the policy has broken down")
 
 
 def own_part(inputs: CreditInputs, rows: Int[Tensor, " own"], ranks: Ranks) -> CreditInputs:

@@ -2,11 +2,11 @@
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokencredit.report.tokens import Response, StepTokens, number
-from tokencredit.report.visible import visible
+from tokencredit.report.visible import brief, visible
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9
@@ -32,14 +32,15 @@ def _column(values: Sequence[Any]) -> Any:
 
 
 class _Interned:
-    def __init__(self) -> None:
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self.shown = shown
         self.places: dict[Any, int] = {}
         self.texts: list[str] = []
 
     def place(self, key: Any, text: str) -> int:
         if key not in self.places:
             self.places[key] = len(self.texts)
-            self.texts.append(visible(text))
+            self.texts.append(self.shown(text))
         return self.places[key]
 
 
@@ -59,7 +60,7 @@ def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, lo
     }
     responses = [response for siblings in shown.values() for response in siblings]
     order = [at for response in responses for at in range(response.start, response.stop)]
-    columns, texts, classes = tokens.columns, _Interned(), _Interned()
+    columns, texts, classes = tokens.columns, _Interned(visible), _Interned(brief)
     numbers = {
         name: [rounded(value) for value in (values[at] for at in order)]
         for name in ("logp", "behavior_logp", "entropy", "coefficient", "credit")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokencredit.report.folder import Run
 from tokencredit.report.methods import flat, shown
-from tokencredit.report.visible import visible
+from tokencredit.report.visible import brief
 
 
 class Difference(NamedTuple):
@@ -27,5 +27,5 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
             continue
         values = tuple(shown(setting[path]) if path in setting else "–" for setting in settings)
         if len(set(values)) > 1:
-            found.append(Difference(visible(path), values))
+            found.append(Difference(brief(path), values))
     return found

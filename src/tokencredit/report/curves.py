@@ -54,6 +54,7 @@ MEASURED = (
     ("entropy", "Entropy", "nats per token, before the update", False),
     ("completions/mean_length", "Response length", "tokens, mean of the batch", False),
     ("frac_reward_zero_std", "Dead groups", "share of prompts whose rewards are all alike", True),
+    ("ungraded", "Not graded", "responses of the batch that got no verdict", False),
     ("completions/clipped_ratio", "Cut off", "share of responses that hit the length limit", True),
     ("silenced_share", "Silenced tokens", "share of credited tokens the objective cut to zero", True),
     ("kl", "KL to the reference", "nats per token", False),
@@ -99,20 +100,20 @@ def _held_out(run: Run, kind: str) -> list[Point]:
         value, problems = number(row.get(f"{prefix}{kind}")), number(row.get(f"{prefix}problems"))
         if value is None or not 0 <= value <= 1:
             return []
-        return [Point(step, value, *(wilson(value, int(problems)) if problems else ()))]
+        return [Point(step, value, *(wilson(value, int(problems)) if problems and problems >= 1 else ()))]
 
     found = {row["step"]: point(row["step"], row, "held_out/") for row in run.metrics}
     last = run.metrics[-1]["step"] if run.metrics else None
     for when, step in (("before", 0), ("after", last)):
-        ends = run.result.get(when)
-        if step is not None and isinstance(ends, dict):
+        ends = run.evaluated(when)
+        if step is not None and ends:
             found[step] = point(step, ends, "")
     return [one for step in sorted(found) for one in found[step]]
 
 
 def _problems(runs: Sequence[Run]) -> str:
     """How many problems stand behind the points: those at the ends are from result.json and may be more than those between."""
-    ends = {int(count) for run in runs for when in ("before", "after") if (count := number((run.result.get(when) or {}).get("problems")))}
+    ends = {int(count) for run in runs for when in ("before", "after") if (count := number(run.evaluated(when).get("problems")))}
     along = {int(count) for run in runs for row in run.metrics if (count := number(row.get("held_out/problems")))}
 
     def told(counts: set[int]) -> str:
@@ -123,19 +124,25 @@ def _problems(runs: Sequence[Run]) -> str:
     return f"; {told(ends | along)} problems" if ends | along else ""
 
 
+def _seconds(row: dict[str, Any]) -> dict[str, float]:
+    seconds = row.get("seconds")
+    found = seconds if isinstance(seconds, dict) else {}
+    return {stage: value for stage, took in found.items() if (value := number(took)) is not None}
+
+
 def _stage_seconds(run: Run) -> Curve:
     """The three stages that took longest, and the rest together."""
     total: dict[str, float] = {}
     for row in run.timing:
-        for stage, value in row.get("seconds", {}).items():
+        for stage, value in _seconds(row).items():
             total[stage] = total.get(stage, 0.0) + value
     largest = sorted(total, key=lambda stage: -total[stage])[:3]
     names = [*largest, "other stages"] if len(total) > 3 else largest
     points: dict[str, list[Point]] = {name: [] for name in names}
     for row in run.timing:
-        seconds = row.get("seconds", {})
+        seconds = _seconds(row)
         for stage in largest:
-            points[stage].append(Point(row["step"], float(seconds.get(stage, 0.0))))
+            points[stage].append(Point(row["step"], seconds.get(stage, 0.0)))
         if len(total) > 3:
             points["other stages"].append(Point(row["step"], sum(value for stage, value in seconds.items() if stage not in largest)))
     series = tuple(Series(name, tuple(thinned(points[name]))) for name in names)
@@ -143,5 +150,5 @@ def _stage_seconds(run: Run) -> Curve:
 
 
 def _total_seconds(labels: Sequence[str], runs: Sequence[Run]) -> Curve:
-    points = [[Point(row["step"], float(sum(row.get("seconds", {}).values()))) for row in run.timing] for run in runs]
+    points = [[Point(row["step"], sum(_seconds(row).values())) for row in run.timing] for run in runs]
     return Curve("Seconds per step", "wall clock, all stages", False, _series(labels, points))

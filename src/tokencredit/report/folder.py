@@ -1,16 +1,21 @@
 """Reading a run folder. Every file but config.toml may be missing; one that is damaged is named."""
 
 import json
-import tomllib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokencredit.compose import read_toml
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import shortened
+from tokencredit.report.damage import check_columns, check_plan
 
 Columns = dict[str, list[Any]]
+CHECKPOINT = re.compile(r"(step|checkpoint)-\d+(-\d+)?|last")
+FINDING_PARTS = {"name": str, "note": str, "numbers": dict, "tables": dict}
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        path = self.folder / "config.toml"
-        try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-            raise ConfigError(f"{path} cannot be read as TOML: {problem}") from None
+        return read_toml(self.folder / "config.toml")
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -43,6 +44,11 @@ class Run:
     def result(self) -> dict[str, Any]:
         """Empty where the run has not finished."""
         return self._object("result.json")
+
+    def evaluated(self, when: str) -> dict[str, Any]:
+        """The held-out accuracy "before" or "after" the whole run; empty where it has not finished."""
+        found = self.result.get(when)
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
@@ -58,8 +64,25 @@ class Run:
         return self._rows("timing.jsonl")
 
     @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What a person should know of; a quiet run has none."""
+        return self._rows("events.jsonl", needs=("step", "kind", "message"))
+
+    @cached_property
+    def resumes(self) -> list[dict[str, Any]]:
+        return self._rows("resumes.jsonl")
+
+    @cached_property
+    def has_checkpoint(self) -> bool:
+        """One that was published; whether it is whole is for the engine to say."""
+        return any(path.is_dir() and CHECKPOINT.fullmatch(path.name) for path in (self.folder / "checkpoints").glob("*"))
+
+    @cached_property
     def plans(self) -> dict[int, dict[str, Any]]:
-        return {row["step"]: row for row in self._rows("plans.jsonl", needs=("step", "steps"))}
+        rows = self._rows("plans.jsonl", needs=("step", "steps"))
+        for number, row in enumerate(rows, 1):
+            check_plan(f"{self.folder / 'plans.jsonl'} is damaged: line {number}", row)
+        return {row["step"]: row for row in rows}
 
     @cached_property
     def token_steps(self) -> list[int]:
@@ -73,9 +96,13 @@ class Run:
         name = f"findings/step-{step:06}.json"
         found = self._object(name)
         for finding in found.setdefault("findings", []):
-            missing = [key for key in ("name", "note", "numbers", "tables") if not isinstance(finding, dict) or key not in finding]
+            missing = [key for key in FINDING_PARTS if not isinstance(finding, dict) or key not in finding]
             if missing:
                 raise ConfigError(f"{self.folder / name} is damaged: a finding has no {missing[0]}")
+            odd = [key for key, kind in FINDING_PARTS.items() if not isinstance(finding[key], kind)]
+            odd += [] if odd else [table for table, rows in finding["tables"].items() if not _is_table(rows)]
+            if odd:
+                raise ConfigError(f"{self.folder / name} is damaged: {odd[0]!r} of a finding is of another kind than a diagnosis writes")
         return found
 
     def token_columns(self, step: int) -> Columns:
@@ -102,6 +129,10 @@ class Run:
         return _json_lines(path, needs=needs) if path.exists() else []
 
 
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+
+
 def _step_of(path: Path) -> int:
     try:
         return int(path.stem.removeprefix("step-"))
@@ -119,21 +150,22 @@ def _text(path: Path) -> str:
 def _json(path: Path, text: str, *, where: str = "") -> Any:
     try:
         return json.loads(text)
-    except ValueError as problem:
-        raise ConfigError(f"{path} is damaged: {where}not JSON ({problem})") from None
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"{path} is damaged: {where}not JSON ({str(problem)[:200]})") from None
 
 
 def _json_lines(path: Path, *, needs: Sequence[str]) -> list[dict[str, Any]]:
     """A last line cut short is what a running or killed run leaves, and is left out; any other broken line is refused."""
     text = _text(path)
-    lines = text.splitlines()
-    if lines and not text.endswith("\n"):
-        lines.pop()
+    # Not splitlines: it would also cut at separators inside a token's text, which JSON lets stand as they are.
+    lines = text.split("\n")[:-1]
     rows = [_json(path, line, where=f"line {number} is ") for number, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
         missing = [key for key in needs if not isinstance(row, dict) or key not in row]
         if missing:
             raise ConfigError(f"{path} is damaged: line {number} has no {missing[0]}")
+        if "step" in needs and not isinstance(row["step"], int):
+            raise ConfigError(f"{path} is damaged: step of line {number} is {shortened(row['step'])}, not a whole number")
     return rows
 
 
@@ -145,13 +177,14 @@ def _columns(stem: Path) -> Columns:
         path = parquet
     elif lines.exists():
         rows = _json_lines(lines, needs=("row", "position"))
-        columns = {name: [row.get(name) for row in rows] for name in (rows[0] if rows else {})}
+        columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
         path = lines
     else:
         return {}
     missing = [name for name in ("row", "position") if name not in columns]
     if missing and columns:
-        raise ConfigError(f"{path} has no column {missing[0]!r}; it has {', '.join(columns)}")
+        raise ConfigError(f"{path} has no column {missing[0]!r}; it has {shortened(', '.join(columns))}")
+    check_columns(f"{path} is damaged", columns)
     return columns
 
 
@@ -162,9 +195,12 @@ def _parquet(path: Path) -> Columns:
     except ImportError:
         raise ConfigError(f"{path} needs pyarrow to be read; install it") from None
     try:
-        return parquet.read_table(path).to_pydict()
-    except (OSError, pyarrow.ArrowException) as problem:
-        raise ConfigError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
+        table = parquet.read_table(path, page_checksum_verification=True)
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    except (OSError, ValueError, OverflowError, LookupError, pyarrow.ArrowException) as problem:
+        # Not Parquet, two columns of one name, text that is not UTF-8, moments beyond the calendar.
+        said = next(iter(str(problem)[:200].splitlines()), type(problem).__name__)
+        raise ConfigError(f"{path} cannot be read as Parquet: {said}") from None
 
 
 def setting(config: Mapping[str, Any], path: str, default: Any = None) -> Any:

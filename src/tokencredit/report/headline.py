@@ -6,7 +6,8 @@ from typing import Any
 
 from tokencredit.report.folder import Run, setting
 from tokencredit.report.intervals import Interval, wilson
-from tokencredit.report.visible import visible
+from tokencredit.report.tokens import number
+from tokencredit.report.visible import brief
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Headline:
     task: str
     model: str
     seed: str
-    steps: int | None
+    steps: str
     done: int
     finished: bool
     trained: bool
@@ -34,8 +35,9 @@ class Headline:
     greedy: tuple[Accuracy, ...]
     """Before and after; so far the first and the last evaluation of a run that has not finished."""
     sampled: tuple[Accuracy, ...]
-    best_step: int | None
-    rollouts: int | None
+    best_step: str
+    """Empty where none was named."""
+    rollouts: float | None
     seconds: tuple[tuple[str, float], ...]
     """By stage, largest first."""
 
@@ -50,16 +52,16 @@ class Headline:
 
 
 def _accuracy(when: str, row: dict[str, Any], prefix: str, kind: str) -> Accuracy | None:
-    share, problems = row.get(f"{prefix}{kind}"), row.get(f"{prefix}problems")
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
+    share, problems = number(row.get(f"{prefix}{kind}")), number(row.get(f"{prefix}problems"))
+    if share is None or not 0 <= share <= 1:
         return None
-    counted = int(problems) if isinstance(problems, int | float) and problems >= 1 else None
-    return Accuracy(when, float(share), wilson(float(share), counted) if counted else None, counted)
+    counted = int(problems) if problems is not None and problems >= 1 else None
+    return Accuracy(when, share, wilson(share, counted) if counted else None, counted)
 
 
 def _before_and_after(run: Run, kind: str) -> tuple[Accuracy, ...]:
     if run.result:
-        found = [_accuracy(when, run.result.get(when) or {}, "", kind) for when in ("before", "after")]
+        found = [_accuracy(when, run.evaluated(when), "", kind) for when in ("before", "after")]
     else:
         evaluated = [row for row in run.metrics if f"held_out/{kind}" in row]
         ends = evaluated[:1] + evaluated[1:][-1:]
@@ -69,29 +71,33 @@ def _before_and_after(run: Run, kind: str) -> tuple[Accuracy, ...]:
 
 def _seconds(run: Run) -> tuple[tuple[str, float], ...]:
     total: Counter[str] = Counter()
-    stages = [run.result["seconds"]] if isinstance(run.result.get("seconds"), dict) else [row.get("seconds", {}) for row in run.timing]
-    for row in stages:
-        total.update({visible(str(stage)): value for stage, value in row.items() if isinstance(value, int | float)})
+    stages = [run.result["seconds"]] if isinstance(run.result.get("seconds"), dict) else [row.get("seconds") for row in run.timing]
+    for row in (one for one in stages if isinstance(one, dict)):
+        total.update({brief(stage): value for stage, took in row.items() if (value := number(took)) is not None})
     return tuple(total.most_common())
+
+
+def _whole(value: Any, *, otherwise: str = "unknown") -> str:
+    return str(value) if isinstance(value, int) else otherwise
 
 
 def headline(run: Run) -> Headline:
     config = run.config
     rollouts = run.result.get("rollouts_used", run.metrics[-1].get("rollouts_used") if run.metrics else None)
     return Headline(
-        name=visible(run.name),
-        recipe=visible(str(setting(config, "recipe", "unknown recipe"))),
-        task=visible(str(setting(config, "task.type", "unknown task"))),
-        model=visible(str(setting(config, "model", "unknown model"))),
-        seed=visible(str(setting(config, "seed", "unknown"))),
-        steps=setting(config, "steps"),
+        name=brief(run.name),
+        recipe=brief(str(setting(config, "recipe", "unknown recipe"))),
+        task=brief(str(setting(config, "task.type", "unknown task"))),
+        model=brief(str(setting(config, "model", "unknown model"))),
+        seed=_whole(setting(config, "seed")),
+        steps=_whole(setting(config, "steps")),
         done=run.metrics[-1]["step"] if run.metrics else 0,
         finished=bool(run.result),
         trained=bool(run.metrics or run.result),
-        subject=visible(str(run.diagnosis.get("subject", ""))),
+        subject=brief(str(run.diagnosis.get("subject", ""))),
         greedy=_before_and_after(run, "greedy"),
         sampled=_before_and_after(run, "sampled"),
-        best_step=run.result.get("best_step"),
-        rollouts=rollouts,
+        best_step=_whole(run.result.get("best_step"), otherwise=""),
+        rollouts=number(rollouts),
         seconds=_seconds(run),
     )

@@ -10,7 +10,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.recipes import RECIPES
 from tokencredit.report.folder import Run
-from tokencredit.report.visible import visible
+from tokencredit.report.visible import brief, visible
 from tokencredit.stages import Recipe, origin_of
 
 
@@ -46,8 +46,11 @@ class Methods:
     """Why the configuration could not be read as one of this version; then every setting is in `others`, without origin."""
 
 
+LONGEST_VALUE = 2000
+
+
 def shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "unset" if value is None else visible(str(value))
+    return f"{value:g}" if isinstance(value, float) else "unset" if value is None else brief(str(value), LONGEST_VALUE)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -62,8 +65,8 @@ def methods(run: Run) -> Methods:
     try:
         config = resolve([run.config])
     except ConfigError as problem:
-        others = tuple(Setting(visible(path), shown(value), "") for path, value in flat(run.config).items())
-        return Methods("", "", (), (), others, _repeat(run, None), _versions(run), _commit(run), visible(str(problem)))
+        others = tuple(Setting(brief(path), shown(value), "") for path, value in flat(run.config).items())
+        return Methods("", "", (), (), others, _repeat(run, None), _versions(run), _commit(run), brief(str(problem)))
     entry = RECIPES[config.recipe]
     return Methods(
         summary=entry.summary,
@@ -111,7 +114,7 @@ def _others(config: TrainConfig) -> tuple[Setting, ...]:
 def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
     """A diagnosis: its own command. A run: from the resolved file; and, if readable, from the differences to the recipe."""
     if "command" in run.diagnosis:
-        return (visible(str(run.diagnosis["command"])),)
+        return (brief(str(run.diagnosis["command"]), LONGEST_VALUE),)
     from_file = f"tokencredit train {shlex.quote(visible(run.name) + '/config.toml')}"
     if config is None:
         return (from_file,)
@@ -126,11 +129,12 @@ def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
 
 def _versions(run: Run) -> tuple[tuple[str, str], ...]:
     environment = run.environment
-    packages = environment.get("packages") or {}
-    told = {"python": environment.get("python"), **packages, "platform": environment.get("platform")}
-    return tuple((visible(str(name)), visible(str(version))) for name, version in told.items() if version)
+    packages = environment.get("packages")
+    listed = packages if isinstance(packages, dict) else {}
+    told = {"python": environment.get("python"), **listed, "platform": environment.get("platform")}
+    return tuple((brief(name), brief(str(version))) for name, version in told.items() if version)
 
 
 def _commit(run: Run) -> str:
     commit, diff = run.environment.get("commit"), run.environment.get("diff")
-    return "" if not commit else visible(str(commit)) + (", with uncommitted changes (env.json has them)" if diff else "")
+    return "" if not commit else brief(str(commit)) + (", with uncommitted changes (env.json has them)" if diff else "")

@@ -18,14 +18,16 @@ from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.compare import differences
 from tokencredit.report.curves import Curve, curves
 from tokencredit.report.folder import Run
+from tokencredit.report.happened import happened
 from tokencredit.report.headline import headline
 from tokencredit.report.intervals import EXPLAINED
 from tokencredit.report.methods import methods
+from tokencredit.report.notices import notices
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
-from tokencredit.report.visible import visible, visible_in
+from tokencredit.report.visible import brief, visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
 
-STYLES = ("page.css", "tokens.css", "findings.css")
+STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")
 SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")
 
 
@@ -87,6 +89,8 @@ def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
         runs=[
             {
                 "headline": headline(run),
+                "notices": notices(run),
+                "happened": happened(run),
                 "methods": methods(run),
                 "blocks": {
                     "tokens": {step: Markup(text) for step, text in one.tokens.items()},
@@ -110,8 +114,8 @@ def _figure(curve: Curve, *, drawn: bool) -> dict[str, Any]:
     return {
         "title": curve.title,
         "caption": curve.caption,
-        "sentence": visible(curve.sentence),
-        "ends": [(visible(one.label), curve.figure(one.points[0].value), curve.figure(one.points[-1].value)) for one in curve.series],
+        "sentence": brief(curve.sentence, 4000),
+        "ends": [(brief(one.label), curve.figure(one.points[0].value), curve.figure(one.points[-1].value)) for one in curve.series],
         "stacked": curve.stacked,
         "svg": Markup(draw(curve)) if drawn else "",
     }
@@ -121,7 +125,7 @@ def _index(runs: Sequence[Run], shown: Sequence[Shown]) -> dict[str, Any]:
     return {
         "runs": [
             {
-                "name": visible(run.name),
+                "name": brief(run.name),
                 "steps": sorted(one.about),
                 "with_tokens": sorted(one.tokens),
                 "left_out": one.left_out,

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
-from tokencredit.report.tokens import StepTokens
+from tokencredit.report.tokens import StepTokens, number
+from tokencredit.report.visible import visible_in
 
 VERDICTS = ("right", "wrong", "ungraded")
+MOST_STEPS = 1000
+"""Optimizer steps without any response that a table is still drawn for."""
 
 
 def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
@@ -15,6 +19,8 @@ def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
     column = {group: at for at, group in enumerate(groups)}
     step_of_row = _planned(plan) if plan else {response.row: _recorded(tokens, response.start) for response in tokens.responses}
     count = len(plan["steps"]) if plan else max([step + 1 for step in step_of_row.values()], default=0)
+    if count > MOST_STEPS + len(tokens.responses):
+        raise ConfigError(f"tokens of step {tokens.step} in {run.folder} are damaged: optimizer step {count - 1} cannot have been taken")
     cells = [[[0] * len(VERDICTS) for _ in groups] for _ in range(count)]
     unplaced = 0
     for response in tokens.responses:
@@ -24,12 +30,12 @@ def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
         else:
             cells[step][column[response.group]][VERDICTS.index(response.verdict)] += 1
     return {
-        "kind": plan.get("kind"),
-        "digest": plan.get("digest"),
+        "kind": visible_in(plan.get("kind")),
+        "digest": visible_in(plan.get("digest")),
         "groups": groups,
         "cells": cells,
         "unplaced": unplaced,
-        "steps": [{"denominator": step.get("denominator"), "tokens": step.get("tokens")} for step in plan.get("steps", [])],
+        "steps": [{"denominator": number(step.get("denominator")), "tokens": number(step.get("tokens"))} for step in plan.get("steps", [])],
     }
 
 

@@ -125,11 +125,18 @@ def _about(run: Run, step: int, tokens: StepTokens | None) -> dict[str, Any]:
     found = run.findings(step) if step in run.finding_steps else {}
     return {
         "findings": visible_in(_rounded_in(found.get("findings", []))),
-        "rollouts": found.get("rollouts_used"),
+        "rollouts": number(found.get("rollouts_used")),
         "method": visible_in(found.get("method")),
-        "looked_at": found.get("looked_at"),
+        "looked_at": _looked_at(found.get("looked_at")),
         "plan": plan_grid(run, tokens) if tokens is not None else None,
     }
+
+
+def _looked_at(value: Any) -> dict[str, float] | None:
+    """How many prompts were looked at, of how many."""
+    counts = {key: number(value.get(key)) for key in ("groups", "of")} if isinstance(value, dict) else {}
+    known = {key: count for key, count in counts.items() if count is not None}
+    return known if len(known) == 2 else None
 
 
 def _rounded_in(value: Any) -> Any:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from tokencredit.report.visible import visible
+
 BLUE, ORANGE, WHITE = (40, 110, 220), (225, 115, 20), (255, 255, 255)
 FAINT = 0.2
 
@@ -23,9 +25,9 @@ def shade(credit: float, weakest: float, strongest: float) -> str:
 def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], verdict: str) -> Text:
     """One response, shaded by its own tokens: between responses the numbers at the end compare."""
     sizes = [abs(value) for value in credit] or [0.0]
-    line = Text(f"  {verdict:<6}{prompt} ")
+    line = Text(f"  {verdict:<6}{visible(prompt)} ")
     for piece, value in zip(pieces, credit, strict=True):
-        line.append(piece.replace("\n", "\\n"), style=shade(value, min(sizes), max(sizes)))
+        line.append(visible(piece), style=shade(value, min(sizes), max(sizes)))
     # Adding 0 turns the -0 of a token that was left out into a plain 0.
     line.append(f"   from {min(credit, default=0.0) + 0.0:+.2f} to {max(credit, default=0.0) + 0.0:+.2f}", style="dim")
     return line

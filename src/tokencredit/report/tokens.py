@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
-from tokencredit.report.visible import visible
+from tokencredit.report.visible import brief, visible
 
 NEEDED = ("row", "group", "position", "text")
 EVIDENCE = (
@@ -35,7 +35,12 @@ class Response(NamedTuple):
 
 def number(value: Any) -> float | None:
     """None for what is missing, not a number, or infinite: JSON has no word for those."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class StepTokens:
         return groups
 
     def prompt(self, group: int) -> str:
-        return self.columns["prompt"][self.by_group[group][0].start] or ""
+        return str(self.columns["prompt"][self.by_group[group][0].start] or "")
 
     def values(self, name: str) -> list[float | None]:
         """A column or a piece of evidence by name."""
@@ -82,7 +87,8 @@ def read_step(run: Run, step: int) -> StepTokens:
     found = run.token_columns(step)
     missing = [name for name in NEEDED if name not in found]
     if missing:
-        raise ConfigError(f"tokens of step {step} in {run.folder} have no column {missing[0]!r}; they have {', '.join(found) or 'none'}")
+        there = brief(", ".join(found)) or "none"
+        raise ConfigError(f"tokens of step {step} in {run.folder} have no column {missing[0]!r}; they have {there}")
     order = sorted(range(len(found["row"])), key=lambda at: (found["row"][at], found["position"][at]))
     columns = {name: [found[name][at] for at in order] if name in found else [None] * len(order) for name in COLUMNS}
     return StepTokens(step, columns, _evidence(run, step, columns), tuple(_responses(columns)))

@@ -6,8 +6,12 @@ NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, format characters (bidi overrides, joiners), lone surrogates, private and unassigned ones, line separators."""
 
+BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs that have no ink: fillers of Hangul, the empty Braille cell."""
+
 COMBINING = frozenset({"Mn", "Me"})
 MARKS_IN_A_ROW = 2
+LONGEST = 2000
 
 
 def visible(text: str) -> str:
@@ -26,19 +30,26 @@ def visible(text: str) -> str:
             shown.append(NAMED[character])
         elif ord(character) < 32:
             shown.append(chr(0x2400 + ord(character)))
-        elif kind in HIDDEN or marks > MARKS_IN_A_ROW:
+        elif kind in HIDDEN or character in BLANK or marks > MARKS_IN_A_ROW:
             shown.append(f"⟨U+{ord(character):04X}⟩")
         else:
             shown.append("◌" + character if marks and index == 0 else character)
     return "".join(shown)
 
 
+def brief(text: str, longest: int = 400) -> str:
+    """Visible, and with its end left out where it is longer than a person would read in a sentence or a table."""
+    if len(text) <= longest:
+        return visible(text)
+    return f"{visible(text[:longest])}… ({len(text) - longest:,} more characters)"
+
+
 def visible_in(value: object) -> object:
-    """The same for every string inside lists and tables, keys included."""
+    """Every string inside lists and tables, keys included, visible and not longer than LONGEST."""
     if isinstance(value, str):
-        return visible(value)
+        return brief(value, LONGEST)
     if isinstance(value, dict):
-        return {visible(str(key)): visible_in(inner) for key, inner in value.items()}
+        return {brief(str(key), LONGEST): visible_in(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [visible_in(inner) for inner in value]
     return value

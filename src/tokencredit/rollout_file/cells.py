@@ -1,17 +1,23 @@
 """One cell of a rollout file: what it must hold, or an error that names file, row and column."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import shortened
 
 COLUMNS = (
     "step", "group", "prompt", "prompt_ids", "response", "response_ids", "score", "reward", "advantage", "logp", "mask", "finished",
     "token_class", "answer",
 )  # fmt: skip
 """Every column of a rollout file, in the order they are written; docs/rollout-files.md says what each holds."""
+
+COLUMNS_NAMED = 30
+LARGEST = 2**63 - 1
+"""A whole number beyond it fits no tensor and no column."""
+LARGEST_REAL = 1e18
 
 Item = TypeVar("Item")
 
@@ -26,9 +32,10 @@ class Place(NamedTuple):
         return ConfigError(f"{self.file}, row {self.row}: {why}")
 
 
-def shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def listed(columns: Iterable[str]) -> str:
+    """Names of columns, as many and as much of each as a person would read."""
+    names = [column if column.isprintable() and len(column) <= 60 else shortened(column) for column in columns]
+    return ", ".join(names[:COLUMNS_NAMED]) + (f" and {len(names) - COLUMNS_NAMED} more" if len(names) > COLUMNS_NAMED else "")
 
 
 def is_missing(value: Any) -> bool:
@@ -39,7 +46,12 @@ def whole_number(value: Any) -> int | None:
     """None for what is not one. pandas writes integers beside missing values as floats."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == math.inf:
         return None
-    return int(value) if value == int(value) else None
+    return int(value) if value == int(value) and abs(value) <= LARGEST else None
+
+
+def finite(value: float) -> float | None:
+    """None for what is no number, or one whose square single precision could not hold."""
+    return float(value) if abs(value) <= LARGEST_REAL else None
 
 
 def number(place: Place, cells: Mapping[str, Any], column: str) -> float:
@@ -47,8 +59,8 @@ def number(place: Place, cells: Mapping[str, Any], column: str) -> float:
     value = cells.get(column)
     if is_missing(value):
         return math.nan
-    if not isinstance(value, int | float) or abs(value) == math.inf:
-        raise place.wrong(f"{column} is {shortened(value)}; give a finite number, or null for what is not known")
+    if not isinstance(value, int | float) or finite(value) is None:
+        raise place.wrong(f"{column} is {shortened(value)}; give a finite number (at most 1e18 in size), or null for what is not known")
     return float(value)
 
 
@@ -57,8 +69,6 @@ def text(place: Place, cells: Mapping[str, Any], column: str) -> str | None:
     if value is not None and not isinstance(value, str):
         why = "; chat messages are joined by `tokencredit convert --model DIR`" if isinstance(value, list) else ""
         raise place.wrong(f"{column} is {shortened(value)}; give text{why}")
-    if value is not None and any("\ud800" <= character <= "\udfff" for character in value):
-        raise place.wrong(f"{column} is {ascii(value)[:60]}, half of a character pair stands alone in it; give whole characters")
     return value
 
 
@@ -91,8 +101,8 @@ def log_probs(place: Place, cells: Mapping[str, Any], column: str, length: int) 
     def read(value: Any) -> float | None:
         if is_missing(value):
             return math.nan
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value <= 1e-3
-        return float(value) if usable else None
+        found = finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return found if found is not None and found <= 1e-3 else None
 
     return _items(place, cells, column, read, "log-probs (finite and at most 0, or null)", length)
 

@@ -18,7 +18,7 @@ def chat_renderer(tokenizer: Any) -> Render:
         try:
             return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as problem:  # a template is a program of its own and may raise anything
-            raise ConfigError(f"the chat template cannot join {shortened(messages)}: {problem}") from None
+            raise ConfigError(f"the chat template cannot join {shortened(messages)}: {str(problem)[:300]}") from None
 
     return render
 
@@ -35,7 +35,10 @@ def prompt_text(place: Place, prompt: Any, render: Render | None) -> str:
         raise place.wrong(f"prompt is {shortened(prompt)}; text or a list of chat messages was expected")
     if render is None:
         raise place.wrong("prompt is a list of chat messages, which only the model's chat template can join; give --model DIR")
-    return render([_filled(message) for message in prompt])
+    try:
+        return render([_filled(message) for message in prompt])
+    except ConfigError as problem:
+        raise place.wrong(str(problem)) from None
 
 
 def response_text(place: Place, completion: Any) -> str:

@@ -1,11 +1,10 @@
 """Which format a file is in, told by its columns; any of them in the columns of a rollout file."""
 
-from collections.abc import Collection
 from typing import Literal, get_args
 
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file import from_trl, from_verl
-from tokencredit.rollout_file.cells import COLUMNS
+from tokencredit.rollout_file.cells import COLUMNS, listed
 from tokencredit.rollout_file.chat import Render
 from tokencredit.rollout_file.converted import Converted
 from tokencredit.rollout_file.load import Loaded
@@ -24,15 +23,15 @@ def format_of(loaded: Loaded) -> Format:
         if columns >= MARKS[name]:
             return name
     raise ConfigError(
-        f"{loaded.path} is no rollout file: it holds {', '.join(loaded.columns)}; ours has prompt, response and score, "
-        + ", ".join(f"{name}'s {_listed(marks)}" for name, marks in MARKS.items())
+        f"{loaded.path} is no rollout file: it holds {listed(loaded.columns)}; ours has prompt, response and score, "
+        + ", ".join(f"{name}'s {listed(sorted(marks))}" for name, marks in MARKS.items())
     )
 
 
 def convert_rows(loaded: Loaded, kind: Foreign, *, score: str | None = None, render: Render | None = None) -> Converted:
     absent = MARKS[kind] - set(loaded.columns) - ({"score"} if score else set())
     if absent:
-        raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {_listed(absent)}; it holds {', '.join(loaded.columns)}")
+        raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {listed(sorted(absent))}; it holds {listed(loaded.columns)}")
     return from_trl.from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl.from_verl(loaded, score=score)
 
 
@@ -40,8 +39,4 @@ def known_columns(loaded: Loaded) -> Converted:
     """Rows of our own format without columns that mean nothing here."""
     unknown = [column for column in loaded.columns if column not in COLUMNS]
     rows = [{column: value for column, value in row.items() if column in COLUMNS} for row in loaded.rows]
-    return Converted(rows, (f"{len(unknown)} other columns are not read: {', '.join(unknown)}",) if unknown else ())
-
-
-def _listed(columns: Collection[str]) -> str:
-    return ", ".join(sorted(columns))
+    return Converted(rows, (f"{len(unknown)} other columns are not read: {listed(unknown)}",) if unknown else ())

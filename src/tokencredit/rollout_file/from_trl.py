@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import is_missing, number
+from tokencredit.rollout_file.cells import is_missing, listed, number
 from tokencredit.rollout_file.chat import Render, prompt_text, response_text
 from tokencredit.rollout_file.converted import Converted
 from tokencredit.rollout_file.load import Loaded
@@ -24,13 +24,13 @@ def from_trl(loaded: Loaded, *, score: str | None, render: Render | None) -> Con
         rows.append(
             {
                 "step": row.get("step"),
-                "prompt": prompt_text(place, row["prompt"], render),
-                "response": response_text(place, row["completion"]),
+                "prompt": prompt_text(place, row.get("prompt"), render),
+                "response": response_text(place, row.get("completion")),
                 "score": _sum([number(place, row, column) for column in chosen]),
                 "advantage": number(place, row, "advantage"),
             }
         )
-    said = chosen[0] if len(chosen) == 1 else f"the plain sum of {', '.join(chosen)} (TRL's reward weights are not in the file)"
+    said = listed(chosen) if len(chosen) == 1 else f"the plain sum of {listed(chosen)} (TRL's reward weights are not in the file)"
     return Converted(rows, (NOTE, f"score is {said}"))
 
 
@@ -52,14 +52,14 @@ def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
     numeric = [column for column in loaded.columns if column not in MARKS | {"step"} and only_numbers(column)]
     if asked is not None and asked in loaded.columns:
         return [asked]
-    listed = ", ".join(numeric) or "none"
+    there = listed(numeric) or "none"
     if asked not in (None, "sum"):
-        raise ConfigError(f"score column {asked!r} is not in {loaded.path}; columns of numbers are: {listed}")
+        raise ConfigError(f"score column {asked!r} is not in {loaded.path}; columns of numbers are: {there}")
     if not numeric:
-        raise ConfigError(f"{loaded.path} has no column of rewards; it holds {', '.join(loaded.columns)}")
+        raise ConfigError(f"{loaded.path} has no column of rewards; it holds {listed(loaded.columns)}")
     if asked is None and len(numeric) > 1:
         raise ConfigError(
-            f"{loaded.path} has {len(numeric)} columns of numbers that may be the score: {listed}; "
+            f"{loaded.path} has {len(numeric)} columns of numbers that may be the score: {there}; "
             "choose one with `tokencredit convert --score COLUMN`, or --score sum for their sum"
         )
     return numeric

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import number, text
+from tokencredit.rollout_file.cells import Place, listed, number, shortened, text
 from tokencredit.rollout_file.converted import Converted
 from tokencredit.rollout_file.load import Loaded
 
@@ -18,7 +18,7 @@ NOTE = (
 def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
     column = score or "score"
     if column not in loaded.columns:
-        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {', '.join(loaded.columns)}")
+        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {listed(loaded.columns)}")
     rows: list[dict[str, Any]] = []
     for place, row in zip(loaded.places, loaded.rows, strict=True):
         prompt, response = text(place, row, "input"), text(place, row, "output")
@@ -30,11 +30,14 @@ def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
                 "prompt": prompt,
                 "response": response,
                 "score": number(place, row, column),
-                "answer": _answer(row.get("gts")),
+                "answer": _answer(place, row.get("gts")),
             }
         )
     return Converted(rows, (NOTE,) if score is None else (NOTE, f"score is {column}"))
 
 
-def _answer(truth: Any) -> str | None:
-    return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+def _answer(place: Place, truth: Any) -> str | None:
+    try:
+        return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # a date, bytes, lists in lists without end
+        raise place.wrong(f"gts is {shortened(truth)}, which cannot be written as JSON; give text") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place, is_missing, shortened, whole_number
+from tokencredit.rollout_file.cells import Place, is_missing, listed, shortened, whole_number
 
 PARQUET_MARK = b"PAR1"
 STEPS_NAMED = 12
@@ -42,16 +42,32 @@ def _load_parquet(path: Path, step: int | Literal["all"] | None) -> Loaded:
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
-        columns = tuple(file.schema_arrow.names)
-        steps = file.read(columns=["step"]).column("step").to_pylist() if "step" in columns else None
-        table = file.read()
-    except (OSError, pyarrow.ArrowException) as problem:
-        raise ConfigError(f"rollout file {path} cannot be read as Parquet: {problem}") from None
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+    except (OSError, ValueError, pyarrow.ArrowException) as problem:
+        raise ConfigError(f"rollout file {path} cannot be read as Parquet: {first_line(problem)}") from None
+    columns = tuple(table.column_names)
+    if twice := sorted({column for column in columns if columns.count(column) > 1}):
+        raise ConfigError(f"rollout file {path} has two columns called {listed(twice)}; keep one of them")
+    steps = _column(path, "step", table.column("step")) if "step" in columns else None
     chosen = _choose_step(path, steps, range(1, table.num_rows + 1), step)
-    kept = chosen.kept if len(chosen.kept) < table.num_rows else None
-    rows = (table if kept is None else table.take(kept)).to_pylist()
+    kept = table if len(chosen.kept) == table.num_rows else table.take(chosen.kept)
+    cells = [_column(path, column, kept.column(column)) for column in columns]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*cells, strict=True)]
     return Loaded(path, columns, rows, [Place(path, index + 1) for index in chosen.kept], chosen.step)
+
+
+def _column(path: Path, name: str, cells: Any) -> list[Any]:
+    """Cells that python has no value for (nanoseconds, years beyond 9999, text that is not UTF-8) raise whatever they like."""
+    try:
+        return cells.to_pylist()
+    except Exception as problem:
+        said = f"column {listed([name])} of type {str(cells.type)[:60]} cannot be read ({first_line(problem)}); leave it out"
+        raise ConfigError(f"rollout file {path}: {said}") from None
+
+
+def first_line(problem: Exception) -> str:
+    return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
 
 
 def _load_lines(path: Path, step: int | Literal["all"] | None) -> Loaded:
@@ -74,15 +90,40 @@ def _load_lines(path: Path, step: int | Literal["all"] | None) -> Loaded:
 
 
 def _line(path: Path, number: int, line: str) -> dict[str, Any]:
+    place = Place(path, number)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise place.wrong(f"{listed(sorted({name for name in names if names.count(name) > 1}))} is given twice; keep one of them")
+        return found
+
     try:
-        row = json.loads(line)
-    except ValueError as problem:
+        row = json.loads(line, object_pairs_hook=once)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as problem:
         if number == 1:
             raise ConfigError(f"rollout file {path} is neither Parquet nor JSON lines: line 1 is {shortened(line.strip())}") from None
-        raise ConfigError(f"{path}, row {number}: not JSON ({problem})") from None
+        raise place.wrong(f"not JSON ({first_line(problem)})") from None
     if not isinstance(row, dict):
-        raise ConfigError(f"{path}, row {number}: {shortened(row)} is no JSON object; give one object per line, {{column: value}}")
+        raise place.wrong(f"{shortened(row)} is no JSON object; give one object per line, {{column: value}}")
+    if "\\u" in line:
+        _check_characters(place, row)
     return row
+
+
+def _check_characters(place: Place, row: dict[str, Any]) -> None:
+    """JSON can spell half of a character pair, which no file could be written with."""
+    for column, value in row.items():
+        try:
+            json.dumps([column, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            said = f"{listed([column])} is {ascii(value)[:60]}"
+            raise place.wrong(f"{said}, half of a character pair stands alone in it; give whole characters") from None
+        except RecursionError:
+            raise place.wrong(f"{listed([column])} is {shortened(value)}; lists in lists cannot be that deep") from None
 
 
 class _Chosen(NamedTuple):

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place
+from tokencredit.rollout_file.cells import Place, listed
 from tokencredit.rollout_file.chat import chat_renderer
 from tokencredit.rollout_file.formats import convert_rows, format_of, known_columns
 from tokencredit.rollout_file.load import load
@@ -81,7 +81,7 @@ def read_rollouts(path: Path, policy: Reading | None = None, *, step: int | None
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
     for either in (("prompt", "prompt_ids"), ("score",)):
         if not set(either) & set(columns):
-            raise ConfigError(f"{path} has no column {' or '.join(either)}; it holds {', '.join(columns)}")
+            raise ConfigError(f"{path} has no column {' or '.join(either)}; it holds {listed(columns)}")
 
 
 def _all_or_none(column: str, rows: Sequence[StoredRow], places: Sequence[Place]) -> None:

@@ -1,14 +1,31 @@
 """What is asked and how it is graded. `TASKS` is the table: name -> class."""
 
+from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
-from tokencredit.tasks.protocol import Problem, Split, Task, format_classes, marks_steps, revision_prompt, step_verdicts, verdicts
+from tokencredit.tasks.jsonl import Jsonl
+from tokencredit.tasks.protocol import (
+    GoldChecking,
+    GoldReport,
+    Problem,
+    Split,
+    Task,
+    format_classes,
+    marks_steps,
+    revision_prompt,
+    step_verdicts,
+    verdicts,
+)
 from tokencredit.tasks.steps import Steps
 
-TASKS: dict[str, type[Task]] = {"steps": Steps, "cotadd": CotAdd}
+TASKS: dict[str, type[Task]] = {"steps": Steps, "cotadd": CotAdd, "jsonl": Jsonl, "code": Code}
 
 __all__ = [
     "TASKS",
+    "Code",
     "CotAdd",
+    "GoldChecking",
+    "GoldReport",
+    "Jsonl",
     "Problem",
     "Split",
     "Steps",

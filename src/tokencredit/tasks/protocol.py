@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeGuard, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from tokencredit.grade.verdict import Verdict, ungraded
 
@@ -67,6 +67,24 @@ class GradingTogether(Task, Protocol):
     """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
 
     def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]: ...
+
+
+class GoldReport(NamedTuple):
+    checked: int
+    """Gold answers graded as if they were responses."""
+    failed: tuple[tuple[int, str], ...]
+    """Those not graded right: the line of the file, and why."""
+
+
+@runtime_checkable
+class GoldChecking(Task, Protocol):
+    """A task that can grade its own gold answers. Rows that fail cannot be learnt from and are not asked afterwards."""
+
+    def check_gold(self) -> GoldReport: ...
+
+    def leave_out(self, failed: Sequence[tuple[int, str]]) -> None:
+        """Ask no more for rows that an earlier check found wanting: whether one fails may depend on the clock, a resumed run must not."""
+        ...
 
 
 def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:

@@ -1,70 +1,129 @@
-"""Checkpoints: ordinary `transformers` folders, plus what a resume needs. safetensors and JSON only."""
+"""Checkpoints: ordinary `transformers` folders, plus what a resume needs. safetensors and JSON only; published whole or not at all."""
 
 import json
-import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
+from tokencredit.engine.local.batch_file import WORDS, StoredBatch, load_batch, save_batch
+from tokencredit.engine.local.generators import generator_states, restore_generators
 from tokencredit.engine.local.policy import Policy
-from tokencredit.errors import ConfigError
+from tokencredit.errors import ConfigError, StorageError
+from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
+from tokencredit.storage.whole import publishing, remove_folder
+from tokencredit.types import StepResult
 
-OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
-
-
-def kept_name(step: int) -> str:
-    """Folder of a checkpoint that is kept for good."""
-    return f"step-{step:06}"
-
-
-def save_model(policy: Policy, folder: Path) -> None:
-    """Replace `folder` by the policy as it is; a half-written one is never left under that name."""
-    _swap(_write_model(policy, folder), folder)
-
-
-def _write_model(policy: Policy, folder: Path) -> Path:
-    """Into a folder beside `folder`, which takes its name only when all is written."""
-    fresh = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    policy.model.save_pretrained(fresh)
-    policy.tokenizer.save_pretrained(fresh)
-    return fresh
-
-
-def _beside(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".old")
-
-
-def restore_swapped(folder: Path) -> None:
-    """A run killed between the two renames of a swap has its last good checkpoint under the old name."""
-    if not folder.exists() and _beside(folder).is_dir():
-        _beside(folder).rename(folder)
-
-
-def _swap(fresh: Path, folder: Path) -> None:
-    old = _beside(folder)
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+OPTIMIZER_FILE, GENERATORS_FILE, STATE_FILE, CLOCKS_FILE = "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run stands after a finished training step. All else follows from the config and the step number."""
+    """Where a run stands. All else follows from the config, the step number and the batch that is being worked on."""
 
     step: int
+    optimizer_step: int = 0
+    """Optimizer steps taken of the next training step; its batch is kept beside this."""
     rollouts_used: int
     best_step: int
     best_accuracy: float
     before: dict[str, float]
     stage_state: dict[str, dict[str, Any]]
+    guard: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float]
+
+    @property
+    def place(self) -> Place:
+        return Place(self.step, self.optimizer_step)
+
+
+class BufferedBatch(NamedTuple):
+    """The batch a run was working on, with what its optimizer steps did so far."""
+
+    gathered: GatheredBatch
+    planned: PlannedBatch
+    taken: StepResult
+
+
+def save_model(policy: Policy, folder: Path) -> None:
+    """Publish the policy alone."""
+    with writing(folder), publishing(folder) as fresh:
+        _write_model(policy, fresh)
+
+
+def save_checkpoint(
+    policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, parent: Path, buffered: BufferedBatch | None = None
+) -> Path:
+    """Publish the state of a run under the name of its place; one that is there already is the same."""
+    folder = parent / progress.place.name
+    if not folder.exists():
+        with writing(folder), publishing(folder) as fresh:
+            write_state(policy, optimizer, progress, fresh)
+            if buffered is not None:
+                save_batch(fresh, *buffered)
+    return folder
+
+
+def write_state(policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, fresh: Path) -> None:
+    """Everything but the batch, into a folder that is not published yet. Clocks are apart: all else is the same in every run of a seed."""
+    _write_model(policy, fresh)
+    save_file(_optimizer_tensors(optimizer), fresh / OPTIMIZER_FILE)
+    save_file(generator_states(), fresh / GENERATORS_FILE)
+    told = asdict(progress)
+    seconds = told.pop("seconds")
+    for name, value in ((STATE_FILE, told), (CLOCKS_FILE, seconds)):
+        (fresh / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def prune(parent: Path, *, last: int, every: int) -> None:
+    """Remove what nobody asked to keep, after a newer checkpoint is published."""
+    found = dict(checkpoints_in(parent))
+    best: dict[Place, int] = {}
+    for place, path in sorted(found.items())[-last:]:
+        # One that cannot be read has no say in what is kept.
+        with suppress(ConfigError):
+            best[place] = load_progress(path).best_step
+    for place in found.keys() - to_keep(found, best, last=last, every=every):
+        remove_folder(found[place])
+
+
+def load_progress(folder: Path) -> Progress:
+    with _reading(folder):
+        told: Mapping[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        seconds = json.loads((folder / CLOCKS_FILE).read_text(encoding="utf-8"))
+        return Progress(**{name.name: told[name.name] for name in fields(Progress) if name.name != "seconds"}, seconds=seconds)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    with _reading(folder):
+        for key, value in load_file(folder / OPTIMIZER_FILE).items():
+            index, name = key.split("/")
+            state.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def load_generators(folder: Path) -> None:
+    with _reading(folder):
+        restore_generators(load_file(folder / GENERATORS_FILE))
+
+
+def load_buffered(folder: Path, device: torch.device) -> StoredBatch | None:
+    if not (folder / WORDS).is_file():
+        return None
+    with _reading(folder):
+        return load_batch(folder, device)
+
+
+def _write_model(policy: Policy, fresh: Path) -> None:
+    policy.model.save_pretrained(fresh)
+    policy.tokenizer.save_pretrained(fresh)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -72,28 +131,18 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tens
     return {f"{index}/{name}": value.contiguous() for index, values in state.items() for name, value in values.items()}
 
 
-def save_checkpoint(policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, folder: Path) -> None:
-    fresh = _write_model(policy, folder)
-    save_file(_optimizer_tensors(optimizer), fresh / OPTIMIZER_FILE)
-    fields = {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
-    (fresh / STATE_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
-    _swap(fresh, folder)
-
-
-def load_progress(folder: Path) -> Progress:
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
     try:
-        return Progress(**json.loads((folder / STATE_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as problem:
-        raise ConfigError(f"checkpoint {folder} cannot be resumed: {problem}") from None
+        yield
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as problem:
+        raise ConfigError(f"checkpoint {folder} cannot be used: {problem}") from None
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    state: dict[int, dict[str, torch.Tensor]] = {}
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A disk that is full is told by safetensors in an error of its own."""
     try:
-        tensors = load_file(folder / OPTIMIZER_FILE)
-    except (OSError, SafetensorError) as problem:
-        raise ConfigError(f"checkpoint {folder} cannot be resumed: {OPTIMIZER_FILE}: {problem}") from None
-    for key, value in tensors.items():
-        index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        yield
+    except SafetensorError as problem:
+        raise StorageError(f"{folder} cannot be written: {problem}") from None

@@ -1,5 +1,7 @@
 """Sample and grade one batch; with dynamic sampling, replace groups whose scores are all alike."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -7,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local.grade import grade_rollouts
+from tokencredit.engine.local.grade import grade_with_reasons
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.stopwatch import Stopwatch
@@ -27,6 +29,8 @@ class GradedBatch(NamedTuple):
     score: Float[Tensor, " seq"]
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
+    ungraded: Mapping[str, int]
+    """Why responses could not be graded, and how many; of all that were sampled."""
 
 
 def _widen(tensor: Tensor, width: int) -> Tensor:
@@ -65,6 +69,7 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
         ),
         score=torch.cat([part.score for part in parts]),
         rollouts_used=sum(part.rollouts_used for part in parts),
+        ungraded=sum((Counter(part.ungraded) for part in parts), Counter()),
     )
 
 
@@ -84,8 +89,8 @@ def _round(
             dtype=config.dtype,
         )
     with watch.stage("grade"):
-        score = grade_rollouts(policy, task, problems, rollouts)
-    return GradedBatch(problems, rollouts, evidence, score, len(score))
+        score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+    return GradedBatch(problems, rollouts, evidence, score, len(score), reasons)
 
 
 def _mixed_only(batch: GradedBatch) -> GradedBatch:

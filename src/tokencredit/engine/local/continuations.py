@@ -14,7 +14,7 @@ from tokencredit.masked import group_statistics
 from tokencredit.probe.branch import BranchPoint, every_few_tokens, starts_in_tokens, within_budget
 from tokencredit.seeds import derive_seed
 from tokencredit.stages.credit import ProcessCredit
-from tokencredit.tasks import Problem, Task, marks_steps
+from tokencredit.tasks import Problem, Task, marks_steps, verdicts
 from tokencredit.types import Rollouts
 
 
@@ -70,11 +70,14 @@ def solve_rates(
             dtype=config.dtype,
         ).rollouts
         drawn_tokens, drawn_mask = drawn.tokens.cpu(), drawn.mask.cpu()
+        asked: list[tuple[Problem, str]] = []
         for offset, (index, prefix) in enumerate(zip(chosen, prefixes, strict=True)):
             problem = problems[groups[points[index].row]]
             rows = range(offset * continuations, (offset + 1) * continuations)
             written = [drawn_tokens[row][drawn_mask[row]].tolist()[: limit - len(prefix)] for row in rows]
-            scores = [task.grade(problem, policy.decode(prefix + tail)) for tail in written]
-            graded = [value for value in scores if value == value]
+            asked += [(problem, policy.decode(prefix + tail)) for tail in written]
+        scores = [verdict.score for verdict in verdicts(task, asked)]
+        for offset, index in enumerate(chosen):
+            graded = [value for value in scores[offset * continuations : (offset + 1) * continuations] if value == value]
             rates[index] = fmean(graded) if graded else torch.nan
     return rates

@@ -24,6 +24,8 @@ class Accuracy(NamedTuple):
     """Share of problems with both right and wrong samples."""
     length: float
     problems: int
+    ungraded: float = 0.0
+    """Share of sampled responses that could not be graded; they count as wrong."""
 
     def to_json(self) -> dict[str, float]:
         return dict(self._asdict())
@@ -42,14 +44,16 @@ def evaluate(
 ) -> Accuracy:
     """An ungraded response counts as wrong here: it did not solve the problem."""
     at_once = max(1, ROWS_AT_ONCE // samples)
-    right, greedy_right, lengths = [], [], []
+    right, greedy_right, lengths, ungraded = [], [], [], []
     for start in range(0, len(problems), at_once):
         asked = problems[start : start + at_once]
         prompts = [policy.encode(problem.prompt) for problem in asked]
         limits = {"max_new_tokens": max_new_tokens, "seed": seed + start, "dtype": dtype}
         drawn = sample(policy, prompts, group_size=samples, temperature=temperature, **limits).rollouts
         greedy = sample(policy, prompts, group_size=1, greedy=True, **limits).rollouts
-        right.append(grade_rollouts(policy, task, asked, drawn).view(len(asked), samples) >= 1.0)
+        score = grade_rollouts(policy, task, asked, drawn).view(len(asked), samples)
+        right.append(score >= 1.0)
+        ungraded.append(score.isnan())
         greedy_right.append(grade_rollouts(policy, task, asked, greedy) >= 1.0)
         lengths.append(drawn.mask.sum(1))
     solved = torch.cat(right)
@@ -61,4 +65,5 @@ def evaluate(
         mixed_groups=float((solved.any(1) & ~solved.all(1)).double().mean()),
         length=float(torch.cat(lengths).double().mean()),
         problems=len(problems),
+        ungraded=float(torch.cat(ungraded).double().mean()),
     )

@@ -1,23 +1,37 @@
 """Read responses as text and ask the task's verifier."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.engine.local.policy import Policy
-from tokencredit.tasks import Problem, Task
+from tokencredit.tasks import Problem, Task, verdicts
 from tokencredit.types import Rollouts
+
+
+class Graded(NamedTuple):
+    score: Float[Tensor, " seq"]
+    """NaN where a response could not be graded."""
+    reasons: Mapping[str, int]
+    """Why, and how many."""
 
 
 def response_text(policy: Policy, rollouts: Rollouts, row: int) -> str:
     return policy.decode(rollouts.tokens[row][rollouts.mask[row]].tolist())
 
 
-def grade_rollouts(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Float[Tensor, " seq"]:
+def grade_with_reasons(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Graded:
     """One score per response; `problems[g]` is what group g answers."""
-    groups = rollouts.group.tolist()
-    scores = [task.grade(problems[group], response_text(policy, rollouts, row)) for row, group in enumerate(groups)]
+    asked = [(problems[group], response_text(policy, rollouts, row)) for row, group in enumerate(rollouts.group.tolist())]
+    found = verdicts(task, asked)
     dtype = torch.float64 if policy.model.dtype == torch.float64 else torch.float32
-    return torch.tensor(scores, dtype=dtype, device=rollouts.tokens.device)
+    score = torch.tensor([verdict.score for verdict in found], dtype=dtype, device=rollouts.tokens.device)
+    return Graded(score, Counter(verdict.reason or "no reason given" for verdict in found if verdict.score != verdict.score))
+
+
+def grade_rollouts(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Float[Tensor, " seq"]:
+    return grade_with_reasons(policy, task, problems, rollouts).score

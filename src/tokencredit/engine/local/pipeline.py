@@ -4,6 +4,7 @@ from transformers import PreTrainedModel
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import Crediting, ModelFacts
+from tokencredit.engine.local.memory import Tell, silent, with_half_on_failure
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, head_weight, row_cost
@@ -30,16 +31,19 @@ class Pipeline(Crediting):
     def keeps_hidden_while_sampling(self) -> bool:
         return self.keeps_hidden and not self.scores_in_a_pass
 
-    def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts, *, keep_hidden: bool) -> TokenEvidence:
+    def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts, *, keep_hidden: bool, tell: Tell = silent) -> TokenEvidence:
         """Log-prob, entropy, and hidden states where asked for, in one pass."""
-        return gather_evidence(
-            model,
-            rollouts,
-            temperature=self.temperature,
-            max_tokens=self.config.optimizer.max_tokens,
-            keep_hidden=keep_hidden,
-            dtype=self.config.dtype,
-        )
+
+        def score(tokens: int) -> TokenEvidence:
+            return gather_evidence(
+                model, rollouts, temperature=self.temperature, max_tokens=tokens, keep_hidden=keep_hidden, dtype=self.config.dtype
+            )
+
+        cost = row_cost(rollouts)
+        longest = max(cost, default=1)
+        # What the largest pass really takes, so that half of it is less.
+        budget = min(self.config.optimizer.max_tokens, len(cost) * longest)
+        return with_half_on_failure(score, budget=budget, longest=longest, doing="scoring tokens", tell=tell, forget=lambda: None)
 
     def check_budget(self, rollouts: Rollouts) -> None:
         longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -13,6 +14,8 @@ from tokencredit.bases import model_folder
 from tokencredit.errors import ConfigError
 
 TINY_PARAMETERS = 5_000_000
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
+"""What `transformers` raises for a folder it cannot make a model of."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -59,14 +62,20 @@ def choose_device(asked: str) -> torch.device:
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def load_policy(name: str, *, device: torch.device, dtype: str) -> Policy:
+def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_code: bool = False) -> Policy:
+    """Weights come from safetensors alone: nothing is ever unpickled."""
     folder = model_folder(name)
     # Bars for shards of a model that loads in an instant would tear our own progress display.
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64 if dtype == "float64" else torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as problem:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float64 if dtype == "float64" else torch.float32,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except UNREADABLE as problem:
         raise ConfigError(f"model folder {folder} cannot be loaded as a causal LM: {problem}") from None
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = tokenizer.eos_token_id if ends is None else ends

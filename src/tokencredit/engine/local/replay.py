@@ -5,7 +5,6 @@ weights back; on a CPU to the bit. Whether they did is checked against what the 
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,8 @@ from tokencredit.engine.local.step import Stepper, TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
+from tokencredit.storage.checkpoints import checkpoints_in
+from tokencredit.storage.manifest import damage
 
 
 class Start(NamedTuple):
@@ -36,12 +37,11 @@ class Recreated(NamedTuple):
 def nearest_start(folder: RunFolder, step: int) -> Start:
     """The latest checkpoint from which training step `step` (from 1) is still to come."""
     found = [Start(0, None)]
-    for path in folder.checkpoints.glob("*"):
-        if (path / "state.json").is_file() and not path.name.endswith((".partial", ".old")):
-            # A damaged checkpoint is passed over: an earlier one, or the base, will do.
-            with suppress(ConfigError):
-                found.append(Start(load_progress(path).step, path))
-    return max((start for start in found if start.step < step), key=lambda start: start.step)
+    for place, path in checkpoints_in(folder.checkpoints):
+        # One in the middle of a batch, or damaged, is passed over: an earlier one, or the base, will do.
+        if place.optimizer_step == 0 and 0 < place.step < step and damage(path) is None:
+            found.append(Start(place.step, path))
+    return max(found, key=lambda start: start.step)
 
 
 def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:

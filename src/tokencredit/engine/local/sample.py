@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.engine.local.policy import Policy
-from tokencredit.errors import GuardError
+from tokencredit.errors import BadNumbersError
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.types import Rollouts
@@ -88,7 +89,8 @@ def sample(
     for position in range(max_new_tokens):
         logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
         if logp.isnan().any():
-            raise GuardError("the policy's probabilities are not finite while sampling; it has broken down")
+            rows = writing[logp.isnan().any(-1)].tolist()
+            raise BadNumbersError(LOG_PROBS, "the policy's probabilities are not finite while sampling; it has broken down", rows)
         drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
         tokens[writing, position] = drawn
         logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1)

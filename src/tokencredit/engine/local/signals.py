@@ -1,18 +1,54 @@
-"""SIGINT and SIGTERM: finish the training step, save, leave with 128 + the signal's number; a second one leaves at once."""
+"""SIGINT and SIGTERM: finish the optimizer step, publish, leave with 128 + the signal's number; a second one leaves at once."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
+class Abandoned(BaseException):
+    """A stop was asked for in the middle of work that may be thrown away and done again."""
+
+
 class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
+        self._abandonable = False
+
+    @property
+    def asked(self) -> bool:
+        return self.number is not None
 
     @property
     def exit_code(self) -> int:
         return 128 + (self.number or 0)
+
+    def ask(self, number: int) -> None:
+        self.number = number
+        if self._abandonable:
+            self._abandonable = False
+            raise Abandoned
+
+    @contextmanager
+    def abandonable(self, allowed: bool = True) -> Iterator[None]:
+        """Work that moves no weights and writes no file: a stop need not wait for its end."""
+        if not allowed:
+            yield
+            return
+        self._give_way()
+        self._abandonable = True
+        try:
+            yield
+        finally:
+            self._abandonable = False
+        # A signal that came while a library was called back may have been swallowed there.
+        self._give_way()
+
+    def _give_way(self) -> None:
+        if self.asked:
+            raise Abandoned
 
 
 @contextmanager
@@ -20,9 +56,9 @@ def listening() -> Iterator[StopRequest]:
     request = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if request.number is not None:
-            raise SystemExit(128 + number)
-        request.number = number
+        if request.asked:
+            leave_at_once(128 + number)
+        request.ask(number)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -30,3 +66,10 @@ def listening() -> Iterator[StopRequest]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def leave_at_once(code: int) -> None:
+    """No clean-up runs: what is half-written has another name, and children die with this process. The cursor is given back."""
+    if sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
+    os._exit(code)

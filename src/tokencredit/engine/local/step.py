@@ -6,7 +6,7 @@ Tokens are scored before rewards are shaped because a KL penalty in the reward n
 the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -15,13 +15,15 @@ import torch
 from tokencredit.build import AggregatedObjective, sampled_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
+from tokencredit.engine.local.memory import Tell, silent
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.update import run_plan
+from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Problem, Task
@@ -80,56 +82,104 @@ def make_lens(config: TrainConfig, *, seed: int) -> Lens:
 class Stepper:
     """Policy, reference, task, stages and optimizer of one run; `source` is what the policy's weights are loaded from."""
 
-    def __init__(self, config: TrainConfig, *, source: str) -> None:
+    def __init__(self, config: TrainConfig, *, source: str, task: Task | None = None) -> None:
         self.config = config
         device = choose_device(config.device)
-        self.policy = load_policy(source, device=device, dtype=config.dtype)
+        trusted = config.trust_remote_code
+        self.policy = load_policy(source, device=device, dtype=config.dtype, trust_remote_code=trusted)
         set_threads(config.threads, self.policy.model)
-        self.reference = load_policy(config.model, device=device, dtype=config.dtype) if config.kl.beta > 0 else None
-        self.task: Task = TASKS[config.task.type](**knobs(config.task))
+        self.reference = None
+        if config.kl.beta > 0:
+            self.reference = load_policy(config.model, device=device, dtype=config.dtype, trust_remote_code=trusted)
+        self.task: Task = TASKS[config.task.type](**knobs(config.task)) if task is None else task
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
 
-    def step(self, number: int, state: StageState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
-        """Training step `number`, counted from 0; with `look`, under the microscope."""
+    def gather(self, number: int, watch: Stopwatch, tell: Tell = silent) -> GatheredBatch:
+        """Sampled, graded and scored, for training step `number` counted from 0."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
         batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
+        gathered = GatheredBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, batch.rollouts_used, ungraded=batch.ungraded)
         if not batch.problems:
-            return FinishedStep(batch.rollouts_used, state, None, {})
+            return gathered
         pipeline.check_budget(batch.rollouts)
         with watch.stage("score"):
             evidence = batch.evidence
             if pipeline.scores_in_a_pass:
-                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden)
+                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell)
             reference = None
             if self.reference is not None:
-                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False).logp
+                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False, tell=tell).logp
         # Told as a stage of its own only by recipes that sample something here.
         with watch.stage("extra") if sampled_evidence(config) else nullcontext():
             seed = derive_seed(config.seed, "extra", number)
             extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
-        used = batch.rollouts_used + extra.rollouts_used
+        return gathered._replace(
+            evidence=evidence,
+            reference_logp=reference,
+            sampled=extra.sampled,
+            extra=extra.metrics,
+            rollouts_used=batch.rollouts_used + extra.rollouts_used,
+        )
+
+    def plan(self, number: int, gathered: GatheredBatch, state: StageState, watch: Stopwatch) -> PlannedBatch:
+        """Shaped, compared, credited and planned; the first number that is not finite refuses the batch."""
+        pipeline, seed = self.pipeline, self.config.seed
+        rollouts, evidence, reference = gathered.rollouts, gathered.evidence, gathered.reference_logp
         with watch.stage("credit"):
-            scored = pipeline.shape_reward(batch.rollouts, batch.score, evidence.logp, reference, extra.sampled)
+            scored = pipeline.shape_reward(rollouts, gathered.score, evidence.logp, reference, gathered.sampled)
             credited, state = pipeline.credit_tokens(
                 scored,
                 evidence,
                 state,
-                seed=derive_seed(config.seed, "credit", number),
-                facts=facts_of(policy),
+                seed=derive_seed(seed, "credit", number),
+                facts=facts_of(self.policy),
                 reference_logp=reference,
-                sampled=extra.sampled,
+                sampled=gathered.sampled,
             )
         with watch.stage("plan"):
-            plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", number))
-        if not plan.steps:
-            return FinishedStep(used, state, None, extra.metrics)
+            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number))
+        return PlannedBatch(gathered, credited, plan, state)
+
+    def take(
+        self,
+        number: int,
+        planned: PlannedBatch,
+        watch: Stopwatch,
+        *,
+        look: bool = False,
+        taken: list[TakenStep] | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+        tell: Tell = silent,
+    ) -> TrainedBatch | None:
+        """The optimizer steps that are not taken yet, watched where asked; None for an empty plan."""
+        if not planned.plan.steps:
+            return None
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config, number)
+            group["lr"] = learning_rate(self.config, number)
         result, microscope = update(
-            policy, self.optimizer, credited, plan, pipeline.objective, config, number=number, look=look, stopwatch=watch
+            self.policy,
+            self.optimizer,
+            planned.credited,
+            planned.plan,
+            self.pipeline.objective,
+            self.config,
+            number=number,
+            look=look,
+            stopwatch=watch,
+            taken=taken,
+            stop_asked=stop_asked,
+            tell=tell,
         )
-        return FinishedStep(used, state, TrainedBatch(batch.problems, credited, plan, result, microscope), extra.metrics)
+        return TrainedBatch(planned.gathered.problems, planned.credited, planned.plan, result, microscope)
+
+    def step(self, number: int, state: StageState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
+        """Training step `number`, counted from 0; with `look`, under the microscope."""
+        gathered = self.gather(number, watch)
+        if not gathered.problems:
+            return FinishedStep(gathered.rollouts_used, state, None, {})
+        planned = self.plan(number, gathered, state, watch)
+        return FinishedStep(gathered.rollouts_used, planned.state, self.take(number, planned, watch, look=look), gathered.extra)
 
 
 class Updated(NamedTuple):
@@ -148,6 +198,9 @@ def update(
     number: int,
     look: bool,
     stopwatch: Stopwatch | None = None,
+    taken: list[TakenStep] | None = None,
+    stop_asked: Callable[[], bool] = lambda: False,
+    tell: Tell = silent,
 ) -> Updated:
     """The optimizer steps of training step `number`, watched where asked."""
     stopwatch = stopwatch or Stopwatch()
@@ -168,5 +221,8 @@ def update(
             dtype=config.dtype,
             seed=seed,
             watch=None if microscope is None else microscope.watch,
+            taken=taken,
+            stop_asked=stop_asked,
+            tell=tell,
         )
     return Updated(result, microscope)

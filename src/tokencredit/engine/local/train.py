@@ -1,59 +1,52 @@
 """The whole loop in one place:
 
-    evaluate -> [step -> record -> evaluate -> checkpoint] -> evaluate
+    evaluate -> [gather -> plan -> take -> record -> evaluate -> checkpoint] -> evaluate
 
-A step (`step.py`) is a batch of rollouts and the optimizer steps taken on it.
-Everything random follows from (seed, purpose, step), so a resumed run needs weights, optimizer and step number only.
+A training step (`step.py`) is a batch of rollouts and the optimizer steps taken on it. Everything random follows from
+(seed, purpose, step), so a resumed run needs weights, optimizer, step number and the batch it was working on.
+A stop that is asked for waits for an optimizer step at most; a guard refuses an update before it moves the weights.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.gold import check_gold, write_gold
 from tokencredit.engine.local import metrics
+from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.checkpoint import (
+    BufferedBatch,
     Progress,
-    kept_name,
+    load_buffered,
+    load_generators,
     load_optimizer,
-    load_progress,
-    restore_swapped,
+    prune,
     save_checkpoint,
-    save_model,
 )
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
-from tokencredit.engine.local.look import judge
+from tokencredit.engine.local.fit import check_fit
+from tokencredit.engine.local.generators import seed_generators
+from tokencredit.engine.local.listener import Listener, NobodyWatching
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.step import FinishedStep, Stepper, learning_rate
+from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, record_step
+from tokencredit.engine.local.refused import dump_refused
+from tokencredit.engine.local.resume import find_resume_point, go_on_from
+from tokencredit.engine.local.signals import Abandoned, StopRequest
+from tokencredit.engine.local.step import Stepper, learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.tokens import label_tokens, token_columns
+from tokencredit.engine.local.update import as_result
+from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
 from tokencredit.engine.metrics import state_metrics
-from tokencredit.errors import ConfigError
+from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Problem, Task, marks_steps, revision_prompt
-
-
-class Listener(Protocol):
-    """Whoever watches a run. Watching never changes it."""
-
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
-        """`step` training steps are done already: 0, or more for a resumed run."""
-        ...
-
-    def stepped(self, row: dict[str, Any], seconds: float) -> None: ...
-
-
-class NobodyWatching:
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
-        pass
-
-    def stepped(self, row: dict[str, Any], seconds: float) -> None:
-        pass
+from tokencredit.storage.lock import locked
+from tokencredit.tasks import Task
 
 
 class Outcome(NamedTuple):
@@ -64,63 +57,106 @@ class Outcome(NamedTuple):
     interrupted: bool
 
 
-def _is_due(every: int, step: int, steps: int) -> bool:
-    """Whether something done every few training steps, and at the first and the last, is done after `step`, counted from 1."""
-    return every > 0 and (step % every == 0 or step in (1, steps))
-
-
-def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[int, float]]:
-    """(training step, mean entropy) as recorded, up to a step that is not included."""
-    rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
-    return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
-
-
-def diagnosis_rollouts(folder: RunFolder) -> int:
-    """What looks sampled by themselves; none of it was trained on."""
-    files = (file for _, file in folder.step_files("findings") if file.suffix == ".json")
-    return sum(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"] for file in files)
-
-
-def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
-    """Refuse, before anything is written, a model that cannot read the task or a budget that cannot hold its prompts."""
-    prompts = [policy.encode(problem.prompt) for problem in problems]
-    unknown = policy.tokenizer.unk_token_id
-    if unknown is not None and any(unknown in prompt for prompt in prompts):
-        raise ConfigError(f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {problems[0].prompt!r}")
-    if config.shape.type == "ibpo":
-        asked = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
-        if unknown is not None and unknown in policy.encode(asked):
-            raise ConfigError(f"model {config.model!r} has no tokens for revision prompts of task {config.task.type!r}, such as {asked!r}")
-    if config.credit.type == "process" and config.credit.boundary == "steps" and not marks_steps(task):
-        raise ConfigError(f"task {config.task.type!r} does not mark where steps begin; use credit.boundary 'tokens'")
-    longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
-    if longest > config.optimizer.max_tokens:
-        raise ConfigError(
-            f"optimizer.max_tokens is {config.optimizer.max_tokens} but a prompt with its response may take {longest} tokens; "
-            "give at least that"
-        )
-
-
 class Trainer:
     """Holds what a run needs; `run` is the loop."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder, *, resume: bool = False) -> None:
         self.config, self.folder = config, folder
-        self.last = folder.checkpoints / "last"
-        if resume:
-            restore_swapped(self.last)
-        self.stepper = Stepper(config, source=str(self.last) if resume else config.model)
+        point = find_resume_point(folder, config) if resume else None
+        checkpoint = None if point is None else point.checkpoint
+        self.stepper = Stepper(config, source=config.model if checkpoint is None else str(checkpoint))
         self.policy, self.task = self.stepper.policy, self.stepper.task
+        self.gold = check_gold(self.task, folder)
         self.held_out = self.task.problems(
             max(config.evaluation.final_problems, config.evaluation.problems),
             split="held-out",
             seed=derive_seed(config.seed, "held-out"),
         )
         check_fit(self.policy, self.task, self.held_out, config)
-        self.resumed = load_progress(self.last) if resume else None
-        if self.resumed is not None:
-            load_optimizer(self.stepper.optimizer, self.last)
-            folder.rewind(self.resumed.step)
+        self.progress: Progress | None = None if point is None else point.progress
+        self.kept_batch = None if checkpoint is None else load_buffered(checkpoint, self.policy.device)
+        seed_generators(config.seed)
+        if checkpoint is not None:
+            load_optimizer(self.stepper.optimizer, checkpoint)
+            load_generators(checkpoint)
+        self.told_at_resume = [] if point is None else go_on_from(point, folder, to_toml(config))
+        self.listener: Listener = NobodyWatching()
+        self.stop = StopRequest()
+        self.watch = Stopwatch()
+
+    def run(self, listener: Listener, stop: StopRequest) -> Outcome:
+        self.listener, self.stop = listener, stop
+        state = StageState()
+        if self.gold is not None and (said := write_gold(self.gold, self.folder)) is not None:
+            listener.told(0, "gold", said)
+        try:
+            progress = self.progress or self._measure_base()
+            self.watch.seconds = dict(progress.seconds)
+            listener.began(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
+            for said in self.told_at_resume:
+                listener.told(progress.step, "damaged", said)
+            state = StageState(**progress.stage_state)
+            for number in range(progress.step, self.config.steps):
+                progress = self._train_step(number, progress)
+                state = StageState(**progress.stage_state)
+            with stop.abandonable(), self.watch.stage("evaluate"):
+                after = self.evaluate(final=True)
+        except Abandoned:
+            return Outcome(self.policy, self.task, state, {}, interrupted=True)
+        result = self._result(progress, after)
+        self.folder.write_json("result.json", result)
+        return Outcome(self.policy, self.task, state, result, interrupted=False)
+
+    def _measure_base(self) -> Progress:
+        with self.stop.abandonable(), self.watch.stage("evaluate"):
+            before = self.evaluate(final=True).to_json()
+        seconds = dict(self.watch.seconds)
+        return Progress(step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before, stage_state={}, seconds=seconds)
+
+    def _train_step(self, number: int, progress: Progress) -> Progress:
+        """Training step `number`, counted from 0; returns where the run stands after it."""
+        config, state = self.config, StageState(**progress.stage_state)
+        attempt = Attempt(number=number, look=is_due(config.diagnose.every, number + 1, config.steps))
+
+        def tell(said: str) -> None:
+            self._tell(number, "out-of-memory", said)
+
+        with self._giving_way(progress):
+            kept, self.kept_batch = self.kept_batch, None
+            attempt.gather(self.stepper, kept, tell)
+            self._check_graded(attempt, progress)
+            attempt.plan(self.stepper, state)
+        attempt.take(self.stepper, lambda: self.stop.asked, tell)
+        self._keep_refused(attempt, progress)
+        if self.stop.asked and not attempt.look:
+            self._publish_between(progress, attempt)
+            raise Abandoned
+        self._record(attempt)
+        row = self._row(attempt, progress, attempt.state(state))
+        best_step, best_accuracy = progress.best_step, progress.best_accuracy
+        if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or number + 1 == config.steps):
+            with self._giving_way(progress, attempt), attempt.watch.stage("evaluate"):
+                accuracy = self.evaluate(final=False)
+            row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
+            if accuracy.sampled > best_accuracy:
+                best_step, best_accuracy = number + 1, accuracy.sampled
+        self.watch.add(attempt.watch)
+        self.folder.append("metrics.jsonl", row)
+        self.folder.append("timing.jsonl", {"step": number + 1, "seconds": attempt.watch.seconds})
+        self.listener.stepped(row, attempt.watch.total)
+        watchdog = self._judge(attempt, row, Watchdog.from_json(progress.guard))
+        done = Progress(
+            step=number + 1,
+            rollouts_used=row["rollouts_used"],
+            best_step=best_step,
+            best_accuracy=best_accuracy,
+            before=progress.before,
+            stage_state={name: dict(value) for name, value in attempt.state(state)._asdict().items()},
+            guard=watchdog.to_json(),
+            seconds=dict(self.watch.seconds),
+        )
+        self._end_step(done, watchdog, row)
+        return done
 
     def evaluate(self, *, final: bool) -> Accuracy:
         """The same held-out problems and the same draws every time, so that differences are the policy's."""
@@ -136,104 +172,122 @@ class Trainer:
             dtype=self.config.dtype,
         )
 
-    def record(self, step: int, finished: FinishedStep) -> None:
-        """Plan, tokens and findings of training step `step`, counted from 1."""
-        config, folder, trained = self.config, self.folder, finished.trained
-        if trained is None:
-            return
-        folder.append_plan(step, trained.plan)
-        if trained.look is None and not _is_due(config.tokens_every, step, config.steps):
-            return
-        labels = label_tokens(self.policy, self.task, trained.problems, trained.credited.rollouts)
-        folder.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
-        if trained.look is not None:
-            history = [*entropy_history(folder), (step, metrics.mean_entropy(trained.credited))]
-            found = judge(trained, labels, self.task, config, step=step, history=history)
-            folder.write_findings(step, found.to_json(step), found.columns)
+    @contextmanager
+    def _giving_way(self, progress: Progress, attempt: Attempt | None = None) -> Iterator[None]:
+        """For work that can be done again: if a stop is asked for, publish where the run stands and leave it."""
+        try:
+            with self.stop.abandonable(allowed=attempt is None or not attempt.look):
+                yield
+        except Abandoned:
+            self._publish_between(progress, attempt)
+            raise
 
-    def run(self, listener: Listener, stop: StopRequest) -> Outcome:
-        config, folder, watch = self.config, self.folder, Stopwatch()
-        if self.resumed is None:
-            folder.begin(to_toml(config))
-            with watch.stage("evaluate"):
-                before = self.evaluate(final=True)
-            progress = Progress(
-                step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before.to_json(), stage_state={}, seconds={}
-            )
-        else:
-            progress = self.resumed
-            watch.seconds = dict(progress.seconds)
-        state = StageState(**progress.stage_state)
-        listener.began(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
-        rollouts_used, best_step, best_accuracy = progress.rollouts_used, progress.best_step, progress.best_accuracy
-        for number in range(progress.step, config.steps):
-            step_watch = Stopwatch()
-            look = _is_due(config.diagnose.every, number + 1, config.steps)
-            finished = self.stepper.step(number, state, step_watch, look=look)
-            with step_watch.stage("diagnose") if look else step_watch.stage("record"):
-                self.record(number + 1, finished)
-            finished = finished.without_look()
-            state = finished.state
-            rollouts_used += finished.rollouts_used
-            row = {"step": number + 1, "rollouts_used": rollouts_used, "learning_rate": learning_rate(config, number)}
-            row |= state_metrics(state) | dict(finished.extra)
-            if (trained := finished.trained) is not None:
-                level = config.correction.level
-                row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=level)
-            last_step = number + 1 == config.steps
-            if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or last_step):
-                with step_watch.stage("evaluate"):
-                    accuracy = self.evaluate(final=False)
-                row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
-                if accuracy.sampled > best_accuracy:
-                    best_step, best_accuracy = number + 1, accuracy.sampled
-                    save_model(self.policy, folder.checkpoints / "best")
-            watch.add(step_watch)
-            folder.append("metrics.jsonl", row)
-            folder.append("timing.jsonl", {"step": number + 1, "seconds": step_watch.seconds})
-            listener.stepped(row, step_watch.total)
-            interrupted = stop.number is not None and not last_step
-            kept = config.keep_every and (number + 1) % config.keep_every == 0
-            if interrupted or last_step or kept or (config.save_every and (number + 1) % config.save_every == 0):
-                progress = Progress(
-                    step=number + 1,
-                    rollouts_used=rollouts_used,
-                    best_step=best_step,
-                    best_accuracy=best_accuracy,
-                    before=progress.before,
-                    stage_state={name: dict(value) for name, value in state._asdict().items()},
-                    seconds=watch.seconds,
-                )
-                save_checkpoint(self.policy, self.stepper.optimizer, progress, self.last)
-                if kept:
-                    save_checkpoint(self.policy, self.stepper.optimizer, progress, folder.checkpoints / kept_name(number + 1))
-            if interrupted:
-                return Outcome(self.policy, self.task, state, {}, interrupted=True)
-        with watch.stage("evaluate"):
-            after = self.evaluate(final=True)
-        if best_step == 0:
-            best_step = config.steps
-            save_model(self.policy, folder.checkpoints / "best")
+    def _publish_between(self, progress: Progress, attempt: Attempt | None) -> None:
+        """Optimizer steps of a batch may be behind us and others ahead: then the batch is kept too."""
+        if attempt is None or attempt.gathered is None or attempt.planned is None or not attempt.taken:
+            self._publish(progress)
+            return
+        buffered = BufferedBatch(attempt.gathered, attempt.planned, as_result(attempt.taken))
+        self._publish(replace(progress, optimizer_step=len(attempt.taken)), buffered)
+
+    def _publish(self, progress: Progress, buffered: BufferedBatch | None = None) -> None:
+        self.folder.sync()
+        save_checkpoint(self.policy, self.stepper.optimizer, progress, self.folder.checkpoints, buffered)
+        prune(self.folder.checkpoints, last=self.config.keep_last, every=self.config.keep_every)
+
+    def _tell(self, number: int, kind: str, said: str, more: dict[str, Any] | None = None) -> None:
+        self.folder.append_event(number + 1, kind, said, more)
+        self.listener.told(number + 1, kind, said)
+
+    def _check_graded(self, attempt: Attempt, progress: Progress) -> None:
+        gathered = attempt.gathered
+        if gathered is None or not gathered.ungraded:
+            return
+        share = sum(gathered.ungraded.values()) / gathered.rollouts_used
+        said = ungraded_in_words(gathered.ungraded, share)
+        self._tell(attempt.number, "ungraded", said, {"share": share, "reasons": dict(gathered.ungraded)})
+        if share > self.config.guard.ungraded_share:
+            self._publish(progress)
+            raise GuardError(f"{said}; that is more than guard.ungraded_share allows")
+
+    def _keep_refused(self, attempt: Attempt, progress: Progress) -> None:
+        if (bad := attempt.refusal) is None:
+            return
+        dump = dump_refused(self.stepper, progress, attempt, bad, self.folder.path / "guards")
+        told = {"stage": bad.stage, "rows": list(bad.rows), "dump": f"guards/{dump.name}"}
+        self._tell(attempt.number, "guard", f"{bad}. The update is refused; take it again with: tokencredit replay {dump}", told)
+
+    def _record(self, attempt: Attempt) -> None:
+        with attempt.watch.stage("diagnose" if attempt.look else "record"):
+            if attempt.trained is not None:
+                record_step(self.folder, self.policy, self.task, self.config, attempt.number + 1, attempt.trained)
+        # A look holds copies of the weights.
+        attempt.trained = None if attempt.trained is None else attempt.trained._replace(look=None)
+
+    def _row(self, attempt: Attempt, progress: Progress, state: StageState) -> dict[str, Any]:
+        gathered, used = attempt.gathered, progress.rollouts_used
+        row: dict[str, Any] = {
+            "step": attempt.number + 1,
+            "rollouts_used": used if gathered is None else used + gathered.rollouts_used,
+            "learning_rate": learning_rate(self.config, attempt.number),
+            **state_metrics(state),
+            **({} if gathered is None else gathered.extra),
+        }
+        if (trained := attempt.trained) is not None:
+            row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
+        return row if attempt.refusal is None else row | {"refused": 1}
+
+    def _judge(self, attempt: Attempt, row: dict[str, Any], watchdog: Watchdog) -> Watchdog:
+        trained = attempt.trained
+        silent = attempt.refusal is None and (trained is None or not bool((trained.credited.credit != 0).any()))
+        watchdog.count(refused=attempt.refusal is not None, silent=silent)
+        for said in watchdog.warnings(row, self.config.guard):
+            self._tell(attempt.number, "warning", said)
+        return watchdog
+
+    def _end_step(self, done: Progress, watchdog: Watchdog, row: dict[str, Any]) -> None:
+        """Publish where that is due; stop where going on is hopeless or somebody asked."""
+        config, guard = self.config, self.config.guard
+        if watchdog.refused >= guard.refused_steps:
+            # Not published: the newest checkpoint is from before the trouble.
+            raise GuardError(f"the updates of {watchdog.refused} training steps in a row were refused; events.jsonl says why")
+        speechless = bool(guard.silent_steps) and watchdog.silent >= guard.silent_steps
+        regular = any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
+        if regular or self.stop.asked or speechless or done.step in (done.best_step, config.steps):
+            self._publish(done)
+        if speechless:
+            said = silence_in_words(row.get("score", float("nan")), watchdog.silent)
+            self._tell(done.step - 1, "guard", said)
+            raise GuardError(said)
+        if self.stop.asked:
+            raise Abandoned
+
+    def _result(self, progress: Progress, after: Accuracy) -> dict[str, Any]:
         result = {
-            "recipe": config.recipe,
-            "seed": config.seed,
-            "steps": config.steps,
+            "recipe": self.config.recipe,
+            "seed": self.config.seed,
+            "steps": self.config.steps,
             "before": progress.before,
             "after": after.to_json(),
-            "rollouts_used": rollouts_used,
-            "best_step": best_step,
-            "seconds": watch.seconds,
+            "rollouts_used": progress.rollouts_used,
+            "best_step": progress.best_step or self.config.steps,
+            "seconds": self.watch.seconds,
         }
-        if sampled := diagnosis_rollouts(folder):
-            result["diagnosis_rollouts"] = sampled
-        folder.write_json("result.json", result)
-        return Outcome(self.policy, self.task, state, result, interrupted=False)
+        sampled = diagnosis_rollouts(self.folder)
+        return result | {"diagnosis_rollouts": sampled} if sampled else result
 
 
 def train(
     config: TrainConfig, path: Path, listener: Listener | None = None, stop: StopRequest | None = None, *, resume: bool = False
 ) -> Outcome:
-    """Train a configuration into the run folder at `path`; with `resume`, go on from its last checkpoint."""
+    """Train a configuration into the run folder at `path`; with `resume`, go on from its newest whole checkpoint."""
     if config.engine != "local":
         raise ConfigError(f"engine is {config.engine!r}, but this is the local engine; call tokencredit.engine.{config.engine}.run.train")
-    return Trainer(config, RunFolder(path), resume=resume).run(listener or NobodyWatching(), stop or StopRequest())
+    folder, listener, stop = RunFolder(path), listener or NobodyWatching(), stop or StopRequest()
+    if resume:
+        with locked(path):
+            return Trainer(config, folder, resume=True).run(listener, stop)
+    trainer = Trainer(config, folder)
+    folder.begin(to_toml(config))
+    with locked(path):
+        return trainer.run(listener, stop)

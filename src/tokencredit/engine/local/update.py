@@ -1,6 +1,7 @@
 """The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,15 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.build import AggregatedObjective
+from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
+from tokencredit.engine.local.memory import Tell, recut, silent, with_half_on_failure
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
-from tokencredit.errors import GuardError
+from tokencredit.errors import BadNumbersError
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.probe.forward import precision, response_extent, response_logits
+from tokencredit.probe.forward import precision, response_extent, response_logits, row_cost
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 
@@ -89,6 +92,8 @@ def accumulate_gradient(
         logp = _logp(policy, passed, temperature, dtype)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
         kappa, share = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
+        if not math.isfinite(share):
+            raise _bad_loss(share, inputs, kappa)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
         has_credit = (inputs.credit != 0) & inputs.mask
         if inputs.correction is not None:
@@ -103,6 +108,13 @@ def accumulate_gradient(
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / tokens if tokens else 1.0)
+
+
+def _bad_loss(share: float, inputs: TokenInputs, kappa: Tensor) -> BadNumbersError:
+    broken = (~(inputs.logp.isfinite() & kappa.isfinite()) & inputs.mask).any(-1)
+    assert inputs.row is not None
+    rows = inputs.row[broken if bool(broken.any()) else torch.ones_like(broken)].tolist()
+    return BadNumbersError(LOSS, f"loss is {share} in {in_words(rows)}", rows)
 
 
 def step_kappa(
@@ -128,6 +140,24 @@ class TakenStep(NamedTuple):
     """Of the whole gradient, before it was clipped."""
 
 
+def as_result(taken: Sequence[TakenStep]) -> StepResult:
+    return StepResult(
+        loss=tuple(step.gradient.loss for step in taken),
+        gradient_norm=tuple(step.norm for step in taken),
+        silenced_share=tuple(step.gradient.silenced_share for step in taken),
+        ratio_mean=tuple(step.gradient.ratio_mean for step in taken),
+    )
+
+
+def as_taken(result: StepResult) -> list[TakenStep]:
+    each = zip(result.loss, result.silenced_share, result.ratio_mean, strict=True)
+    return [TakenStep(StepGradient(*numbers), norm) for numbers, norm in zip(each, result.gradient_norm, strict=True)]
+
+
+def _nobody_asks() -> bool:
+    return False
+
+
 def run_plan(
     policy: Policy,
     credited: Credited,
@@ -140,27 +170,69 @@ def run_plan(
     dtype: str = "float32",
     seed: int = 0,
     watch: Callable[[int, float], None] | None = None,
+    taken: list[TakenStep] | None = None,
+    stop_asked: Callable[[], bool] = _nobody_asks,
+    tell: Tell = silent,
 ) -> StepResult:
-    """Take every optimizer step of the plan. A loss or gradient that is not finite stops before its step is taken.
+    """Take every optimizer step of the plan that is not in `taken` yet, and add it there.
 
+    A loss or gradient that is not finite stops before its step is taken; `stop_asked` is heeded after a step is.
     `watch(number, gradient_norm)` is called after each optimizer step; it may look at policy and optimizer, never change them.
     """
-    taken: list[TakenStep] = []
+    taken = [] if taken is None else taken
+    cost = row_cost(credited.rollouts)
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
-    for number, step in enumerate(plan.steps):
-        optimizer.zero_grad(set_to_none=True)
-        gradient = accumulate_gradient(policy, credited, step, built, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
-        norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
-        for name, value in (("loss", gradient.loss), ("gradient norm", norm)):
-            if not torch.isfinite(torch.tensor(value)):
-                raise GuardError(f"{name} is {value} in optimizer step {number + 1} of {len(plan.steps)}; this step was not taken")
+    for number in range(len(taken), len(plan.steps)):
+        step = plan.steps[number]
+        longest = max((cost[row] for row in step.rows), default=1)
+        budget = max((len(rows) * max(cost[row] for row in rows) for rows in step.micro_batches), default=1)
+
+        def gradient_of(tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget) -> StepGradient:
+            optimizer.zero_grad(set_to_none=True)
+            cut = step if tokens == budget else recut(step, cost, max_tokens=tokens)
+            return accumulate_gradient(policy, credited, cut, built, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
+
+        where = f"optimizer step {number + 1} of {len(plan.steps)}"
+        try:
+            gradient = with_half_on_failure(
+                gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=optimizer.zero_grad
+            )
+            norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
+            if not math.isfinite(norm):
+                raise _bad_gradient(policy, credited, step, built, norm, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
+        except BadNumbersError as bad:
+            optimizer.zero_grad()
+            raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None
         optimizer.step()
         taken.append(TakenStep(gradient, norm))
         if watch is not None:
             watch(number, norm)
-    return StepResult(
-        loss=tuple(step.gradient.loss for step in taken),
-        gradient_norm=tuple(step.norm for step in taken),
-        silenced_share=tuple(step.gradient.silenced_share for step in taken),
-        ratio_mean=tuple(step.gradient.ratio_mean for step in taken),
-    )
+        if stop_asked():
+            break
+    return as_result(taken)
+
+
+def _bad_gradient(
+    policy: Policy,
+    credited: Credited,
+    step: PlannedStep,
+    built: AggregatedObjective,
+    norm: float,
+    *,
+    temperature: float,
+    dtype: str,
+    seed: int,
+) -> BadNumbersError:
+    """Which responses it comes from is found by going through the step once more, a micro-batch at a time."""
+    broken: list[int] = []
+    for rows in step.micro_batches:
+        policy.model.zero_grad(set_to_none=True)
+        only = torch.zeros_like(credited.rollouts.mask)
+        only[list(rows)] = True
+        accumulate_gradient(
+            policy, credited, step, built, temperature=temperature, dtype=dtype, seed=seed, only=only & credited.rollouts.mask
+        )
+        if any(not bool(parameter.grad.isfinite().all()) for parameter in policy.model.parameters() if parameter.grad is not None):
+            broken += rows
+    rows = broken or list(step.rows)
+    return BadNumbersError(GRADIENT_NORM, f"gradient norm is {norm} from {in_words(rows)}", rows)

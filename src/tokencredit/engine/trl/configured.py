@@ -15,7 +15,7 @@ from tokencredit.engine.recipe import read_recipe
 from tokencredit.engine.trl.settings import settle
 from tokencredit.errors import ConfigError
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Problem, Task
+from tokencredit.tasks import Problem, Task, verdicts
 
 SEEDS = 2**32
 """TRL's generators take no larger ones."""
@@ -102,8 +102,8 @@ def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | No
     """Responses are read from their ids, as in the local engine: TRL's texts leave out every special token."""
 
     def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
-        asked = zip(prompts, answer, completion_ids, strict=True)
-        scores = [task.grade(Problem(prompt=prompt, answer=right), policy.decode(ids)) for prompt, right, ids in asked]
-        return [None if math.isnan(score) else score for score in scores]
+        given = zip(prompts, answer, completion_ids, strict=True)
+        asked = [(Problem(prompt=prompt, answer=right), policy.decode(ids)) for prompt, right, ids in given]
+        return [None if math.isnan(verdict.score) else verdict.score for verdict in verdicts(task, asked)]
 
     return verdict

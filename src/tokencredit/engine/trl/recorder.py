@@ -12,16 +12,19 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, save_model
 from tokencredit.engine.local.evaluate import Accuracy
+from tokencredit.engine.local.listener import Listener
 from tokencredit.engine.local.metrics import step_metrics
+from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
-from tokencredit.engine.local.train import Listener
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.engine.trl.planned import PlannedBatch
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
+from tokencredit.storage.checkpoints import Place, checkpoints_in
+from tokencredit.storage.whole import remove_folder
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import StepResult
 
@@ -100,7 +103,7 @@ class Recorder(TrainerCallback):
             if accuracy.sampled > best_accuracy:
                 best_step, best_accuracy = step, accuracy.sampled
                 if self.writes:
-                    save_model(self.trainer.policy, self.folder.checkpoints / "best")
+                    save_best(self.trainer.policy, self.folder, step)
         now = time.perf_counter()
         watch.seconds["update"] = now - self.began - watch.total
         self.watch.add(watch)
@@ -143,6 +146,17 @@ class Recorder(TrainerCallback):
             fields = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
             (checkpoint / PROGRESS_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
         self.began = time.perf_counter()
+
+
+def save_best(policy: Policy, folder: RunFolder, step: int) -> None:
+    """Beside TRL's own checkpoints, under the name the local engine would give it; the best before it goes afterwards."""
+    best = folder.checkpoints / Place(step).name
+    if best.exists():
+        remove_folder(best)
+    save_model(policy, best)
+    for place, path in checkpoints_in(folder.checkpoints):
+        if place.step != step:
+            remove_folder(path)
 
 
 def _is_scored(batch: PlannedBatch) -> bool:

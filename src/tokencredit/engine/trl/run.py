@@ -4,7 +4,7 @@ evaluate -> TRL's loop, with a recorder listening -> evaluate
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,23 @@ from transformers import PrinterCallback
 
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local.checkpoint import Progress, save_model
+from tokencredit.engine.gold import check_gold, write_gold
+from tokencredit.engine.local.checkpoint import Progress
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
+from tokencredit.engine.local.fit import check_fit
+from tokencredit.engine.local.listener import Listener, NobodyWatching
 from tokencredit.engine.local.policy import Policy, load_policy, set_threads
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import learning_rate, make_optimizer
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.train import Listener, NobodyWatching, Outcome, check_fit
+from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
-from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint
+from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.record import RunFolder, describe_environment
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
+from tokencredit.storage.lock import locked
 from tokencredit.tasks import TASKS, Problem, Task
 
 PACKAGES = ("trl", "accelerate", "datasets")
@@ -39,8 +43,9 @@ def train(
 ) -> Outcome:
     """As the local engine's `train`. With several processes all call it; the folder is the first one's, which alone writes."""
     refuse(config)
-    policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype)
+    policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype, trust_remote_code=config.trust_remote_code)
     task: Task = TASKS[config.task.type](**knobs(config.task))
+    gold = check_gold(task, RunFolder(path))
     counts = (config.evaluation.final_problems, config.evaluation.problems)
     held_out = task.problems(max(counts), split="held-out", seed=derive_seed(config.seed, "held-out"))
     check_fit(policy, task, held_out, config)
@@ -72,6 +77,8 @@ def train(
     if resumed is None:
         if first:
             _begin(folder, config, processes=trainer.ranks.count)
+            if gold is not None:
+                write_gold(gold, folder)
         watch = Stopwatch()
         with watch.stage("evaluate"):
             before = measure(final=True).to_json()
@@ -80,7 +87,8 @@ def train(
     listener.began(policy, Accuracy(**resumed.before), resumed.step)  # pyright: ignore[reportArgumentType]
     recorder = Recorder(config, folder, task, problems, resumed, measure, listener, stop or StopRequest())
     recorder.attach(trainer)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    with locked(folder.path) if first else nullcontext():
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     policy.model.eval()
     if recorder.interrupted:
         return Outcome(policy, task, trainer.stage_state, {}, interrupted=True)
@@ -89,7 +97,7 @@ def train(
     result = _result(config, recorder.progress, after, recorder.watch.seconds)
     if first:
         if recorder.progress.best_step == 0:
-            save_model(policy, folder.checkpoints / "best")
+            save_best(policy, folder, config.steps)
         folder.write_json("result.json", result)
     return Outcome(policy, task, trainer.stage_state, result, interrupted=False)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.credit import CreditOutcome
-from tokencredit.engine.crediting import CreditedBatch, Crediting, ModelFacts, StageState, require_finite
+from tokencredit.engine.crediting import CreditedBatch, Crediting, ModelFacts, StageState
 from tokencredit.engine.dealing import share_evenly
 from tokencredit.engine.functions.responses import group_numbers
 from tokencredit.engine.training import gather_rows, step_seed
@@ -58,7 +58,6 @@ def credit_batch(
     if not crediting.keeps_hidden:
         facts = ModelFacts(end_tokens=tuple(end_tokens))
         return crediting.credit_tokens(scored, evidence, state, seed=seed, facts=facts, reference_logp=reference)
-    require_finite(logp)
     compared = crediting.compare(scored, entropy, state.advantage)
     coefficient = ask_workers(compared.advantage).to(compared.advantage.dtype).where(rollouts.loss_mask, 0.0)
     assigned = CreditOutcome(coefficient * compared.advantage[:, None], coefficient, state.credit)

@@ -94,11 +94,11 @@ function showDetail(data, response, at) {
     return make("section", {}, make("h4", {}, title), make("dl", {}, ...rows.flatMap(({ label, value, text: told, bar }) => [
       make("dt", {}, label), make("dd", {}, bar ? sideBar(value, largest[bar]) : null, make("span", {}, told))])));
   });
-  const told = [data.className(response, at), known(right) ? (right ? "step is right" : "step is wrong") : null].filter(known).join(" \u00b7 ");
+  const truth = known(right) ? ` \u00b7 step is ${right ? "right" : "wrong"}` : null;
   const parts = [
     make("header", {},
       make("code", { class: "glyph" }, text.length > 60 ? `${text.slice(0, 60)}\u2026` : text || "\u2205"),
-      make("p", {}, make("b", {}, told),
+      make("p", {}, make("b", {}, foreign(data.className(response, at)), truth),
         make("span", {}, `token ${at + 1} of ${response.whole}, response ${response.row}, ${response.verdict}` +
           (known(response.optimizerStep) ? (response.optimizerStep < 0 ? ", in no optimizer step" : `, optimizer step ${response.optimizerStep + 1}`) : "")))),
     make("p", { class: "shared-told" }, sharedSentence(data, response, at)),

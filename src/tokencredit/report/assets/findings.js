@@ -64,11 +64,14 @@ const SHARES = /(^|[/_])(boosted|suppressed|unchanged|flip|share|outvoted|sign)$
 const POINTS = /(^|\/)similarity$|^lost\/|\/lost_/;
 const CORRELATIONS = /(^|[/_])(correlation|cosine)($|\/)/;
 
+// Names come from files: "constructor" is a name like any other.
+const own = (table, name) => (table && Object.hasOwn(table, name) ? table[name] : undefined);
+const isNumber = (value) => typeof value === "number";
 const words = (key) => key.replaceAll("_", " ").replaceAll("/", " \u203a ");
 
 function writtenAs(finding, key) {
   if (POINTS.test(key)) return points;
-  if (SHARES.test(key) || FINDINGS[finding]?.shares?.test(key)) return percent;
+  if (SHARES.test(key) || own(FINDINGS, finding)?.shares?.test(key)) return percent;
   return CORRELATIONS.test(key) ? correlation : figure;
 }
 
@@ -77,7 +80,7 @@ const amount = (finding, key, value) => (typeof value === "number" ? writtenAs(f
 const leastRange = (written, low, high) => ([percent, points, correlation].includes(written) ? 0.02 : 0.02 * Math.max(Math.abs(low), Math.abs(high)));
 
 function sparkline(name, key, label, written) {
-  const lines = index.runs.map((run) => run.trends[name]?.[key] ?? []);
+  const lines = index.runs.map((run) => own(own(run.trends, name), key) ?? []);
   const points = lines.flat();
   if (!lines.some((line) => line.length > 1)) return null;
   const [left, right] = [Math.min(...points.map(([step]) => step)), Math.max(...points.map(([step]) => step))];
@@ -95,11 +98,11 @@ function sparkline(name, key, label, written) {
 }
 
 function tile(name, value, [key, label, written]) {
-  const others = index.runs.length > 1 ? index.runs.map((run) => run.trends[name]?.[key]?.find(([step]) => step === at.step)?.[1] ?? null) : null;
+  const others = index.runs.length > 1 ? index.runs.map((run) => own(own(run.trends, name), key)?.find(([step]) => step === at.step)?.[1] ?? null) : null;
   return make("div", { class: "tile" },
     make("p", { class: "tile-label" }, label),
     others
-      ? make("ul", { class: "tile-runs" }, ...others.map((one, run) => make("li", { class: `ink-series-${run % 6}` }, make("b", {}, written(one)), ` ${index.runs[run].name}`)))
+      ? make("ul", { class: "tile-runs" }, ...others.map((one, run) => make("li", { class: `ink-series-${run % 6}` }, make("b", {}, written(one)), " ", foreign(index.runs[run].name))))
       : make("p", { class: "tile-value" }, written(value)),
     sparkline(name, key, label, written));
 }
@@ -118,17 +121,17 @@ function plainTable(finding, name, rows) {
     body.append(...rest.map(line));
     more.remove();
   });
-  return make("details", {}, make("summary", {}, words(name), make("small", {}, ` ${plural(rows.length, "row")}`)), make("div", { class: "scroll" }, table), more);
+  return make("details", {}, make("summary", {}, foreign(words(name)), make("small", {}, ` ${plural(rows.length, "row")}`)), make("div", { class: "scroll" }, table), more);
 }
 
 function numbersTable(finding, numbers) {
-  const rows = Object.entries(numbers).map(([key, value]) => make("tr", {}, make("th", { scope: "row" }, words(key)), make("td", { class: "number" }, String(amount(finding, key, value)))));
+  const rows = Object.entries(numbers).map(([key, value]) => make("tr", {}, make("th", { scope: "row" }, words(key)), make("td", { class: isNumber(value) ? "number" : null }, String(amount(finding, key, value)))));
   return make("details", {}, make("summary", {}, "all numbers", make("small", {}, ` ${rows.length}`)), make("table", { class: "plain numbers" }, make("tbody", {}, ...rows)));
 }
 
 // Rose, stayed, fell; by the sign of the response's advantage. What moved against it is framed.
 function flipPanel({ tables }) {
-  const rows = (tables.matrix ?? []).filter((row) => row.band > 0 && known(row.boosted) && known(row.suppressed));
+  const rows = (tables.matrix ?? []).filter((row) => row.band > 0 && [row.band, row.boosted, row.suppressed].every(isNumber));
   const horizons = [...new Set(rows.map((row) => row.horizon))];
   if (!horizons.length) return null;
   const band = minus(rows[0].band.toExponential());
@@ -141,40 +144,40 @@ function flipPanel({ tables }) {
     return make("td", { class: `${level ? `${kind}-${level}` : "level-0"} heat${flip ? " flip" : ""}` }, percent(row[move]), flip ? make("small", {}, "flip") : null);
   };
   const counted = make("p", { class: "fine" }, `A token that moved by no more than ${band} nats counts as unmoved.`);
-  return make("div", { class: "panels" }, ...horizons.map((horizon) => make("table", { class: "heat-table" }, make("caption", {}, told[horizon] ?? words(horizon)),
+  return make("div", { class: "panels" }, ...horizons.map((horizon) => make("table", { class: "heat-table" }, make("caption", {}, own(told, horizon) ?? words(String(horizon))),
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "advantage"), ...Object.values(moves).map((word) => make("th", { scope: "col" }, word)), make("th", { scope: "col" }, "tokens"))),
-    make("tbody", {}, ...rows.filter((row) => row.horizon === horizon).map((row) => make("tr", {}, make("th", { scope: "row" }, row.side), ...Object.keys(moves).map((move) => cell(row, move)), make("td", { class: "number" }, figure(row.tokens))))))), counted);
+    make("tbody", {}, ...rows.filter((row) => row.horizon === horizon).map((row) => make("tr", {}, make("th", { scope: "row" }, row.side), ...Object.keys(moves).map((move) => cell(row, move)), make("td", { class: isNumber(row.tokens) ? "number" : null }, figure(row.tokens))))))), counted);
 }
 
 const shareBar = (value, kind) => draw("svg", { class: "share-bar", viewBox: "0 0 100 7", preserveAspectRatio: "none", "aria-hidden": "true" },
   draw("rect", { class: "fill-grid", width: 100, height: 7 }), draw("rect", { class: kind, width: Math.max(0, Math.min(100, 100 * value)), height: 7 }));
 
 function cancellationPanel({ tables }) {
-  const rows = (tables.by_class ?? []).filter((row) => known(row.mass) || known(row.mini_mass));
-  const pair = (row) => [["whole batch", row.mass, "fill-series-0"], ["own step", row.mini_mass, "fill-series-4"]].filter(([, value]) => known(value));
+  const rows = (tables.by_class ?? []).filter((row) => isNumber(row.mass) || isNumber(row.mini_mass));
+  const pair = (row) => [["whole batch", row.mass, "fill-series-0"], ["own step", row.mini_mass, "fill-series-4"]].filter(([, value]) => isNumber(value));
   const bars = rows.length ? make("table", { class: "bars" }, make("caption", {}, "what cancels, by class of token: over the whole batch, and within the optimizer step it was in"),
     make("tbody", {}, ...rows.flatMap((row) => pair(row).map(([label, value, kind], place) => make("tr", { class: place ? null : "first" },
       place ? null : make("th", { scope: "rowgroup", rowspan: pair(row).length }, String(row.token_class)), make("td", {}, label), make("td", {}, shareBar(value, kind)), make("td", { class: "number" }, percent(value))))))) : null;
-  const pushed = tables.amplified_and_damped ?? [];
+  const pushed = (tables.amplified_and_damped ?? []).filter((row) => isNumber(row.mean_effect));
   const list = (direction, sign) => {
     const some = pushed.filter((row) => row.direction === direction);
-    const largest = Math.max(...pushed.map((row) => Math.abs(row.mean_effect ?? 0)));
+    const largest = Math.max(...pushed.map((row) => Math.abs(row.mean_effect)));
     return some.length ? make("table", { class: "bars pushed" }, make("caption", {}, `most ${direction}`), make("tbody", {}, ...some.map((row) => make("tr", {},
-      make("th", { scope: "row" }, make("code", { class: "token" }, String(row.text))), make("td", {}, shareBar(Math.abs(row.mean_effect) / (largest || 1), sign)), make("td", { class: "number" }, signed(row.mean_effect)), make("td", { class: "number quiet" }, `\u00d7${row.tokens}`))))) : null;
+      make("th", { scope: "row" }, make("code", { class: "token" }, String(row.text))), make("td", {}, shareBar(Math.abs(row.mean_effect) / (largest || 1), sign)), make("td", { class: "number" }, signed(row.mean_effect)), make("td", { class: "number quiet" }, `\u00d7${isNumber(row.tokens) ? row.tokens : "?"}`))))) : null;
   };
   const panels = [bars, list("amplified", "fill-up"), list("damped", "fill-down")].filter(known);
   return panels.length ? make("div", { class: "panels" }, ...panels) : null;
 }
 
 function couplingPanel({ tables }) {
-  const rows = (tables.pairs ?? []).filter((row) => known(row.share));
+  const rows = (tables.pairs ?? []).filter((row) => isNumber(row.share));
   const kinds = [...new Set(rows.map((row) => row.identity))];
   const names = [...new Set(rows.flatMap((row) => [row.confidence, row.other_confidence]))];
   if (!kinds.length) return null;
   const strongest = Math.max(...rows.map((row) => row.share)) || 1;
   const heat = (kind) => {
     const found = (one, other) => rows.find((row) => row.identity === kind && row.confidence === one && row.other_confidence === other);
-    return make("table", { class: "heat-table" }, make("caption", {}, `${kind} tokens: share of all coupling`),
+    return make("table", { class: "heat-table" }, make("caption", {}, foreign(kind), " tokens: share of all coupling"),
       make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col" }, name)))),
       make("tbody", {}, ...names.map((one) => make("tr", {}, make("th", { scope: "row" }, one), ...names.map((other) => {
         const row = found(one, other);
@@ -187,7 +190,7 @@ function couplingPanel({ tables }) {
 }
 
 function findingCard(finding) {
-  const kind = FINDINGS[finding.name] ?? { title: words(finding.name) };
+  const kind = own(FINDINGS, finding.name) ?? { title: words(finding.name) };
   const numbers = finding.numbers ?? {};
   const usual = Object.keys(numbers).map((key) => [key, words(key), writtenAs(finding.name, key)]);
   const chosen = (kind.first ?? usual).filter(([key]) => known(numbers[key])).slice(0, TILES);
@@ -207,8 +210,8 @@ function showFindings(about) {
   const method = about.method === "jvp" ? "jvp (forward-mode differentiation)" : about.method;
   const covered = about.looked_at ? `Predictions cover ${about.looked_at.groups} of ${plural(about.looked_at.of, "prompt")}. ` : "";
   const told = findings.length
-    ? `At step ${at.step}${method ? `, predicted by ${method}` : ""}${about.rollouts ? `, with ${plural(about.rollouts, "extra rollout")}` : ""}. ${covered}Small lines show the course of a number over the run${index.runs.length > 1 ? "s" : ""}.`
-    : "Nothing was diagnosed at this step. tokencredit diagnose can do it for a recorded run.";
-  $("findings-told").textContent = told;
+    ? [`At step ${at.step}`, ...(method ? [", predicted by ", foreign(method)] : []), `${about.rollouts ? `, with ${plural(about.rollouts, "extra rollout")}` : ""}. ${covered}Small lines show the course of a number over the run${index.runs.length > 1 ? "s" : ""}.`]
+    : ["Nothing was diagnosed at this step. tokencredit diagnose can do it for a recorded run."];
+  $("findings-told").replaceChildren(...told);
   $("finding-cards").replaceChildren(...[...findings].sort((one, other) => place(one) - place(other)).map(findingCard));
 }

@@ -25,11 +25,11 @@ function showPlan(plan) {
     make("td", { class: "number" }, String(cells.filter((cell) => cell.some((count) => count)).length)),
     make("td", { class: "number" }, figure(plan.steps[step]?.denominator))));
   const whole = plan.groups.filter((_, at) => plan.cells.filter((cells) => cells[at].some((count) => count)).length === 1).length;
-  const told = `${plan.kind ? `Batching is ${plan.kind}. ` : ""}${whole} of ${plural(plan.groups.length, "prompt")} ${whole === 1 ? "has" : "have"} all responses in one optimizer step.` +
-    (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in none.` : "") + (plan.digest ? ` Plan ${plan.digest}.` : "");
+  const told = [...(plan.kind ? ["Batching is ", foreign(plan.kind), ". "] : []), `${whole} of ${plural(plan.groups.length, "prompt")} ${whole === 1 ? "has" : "have"} all responses in one optimizer step.` +
+    (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in none.` : "") + (plan.digest ? " Plan " : ""), ...(plan.digest ? [foreign(plan.digest), "."] : [])];
   const table = make("table", { class: "plan-table" }, make("thead", {}, head), make("tbody", {}, ...rows));
   const box = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plan, optimizer steps by prompts" }, table);
-  $("plan-grid").replaceChildren(make("p", {}, told), make("p", { class: "fine hint", hidden: true }, "Wider than the page: scroll the grid sideways \u2192"), box);
+  $("plan-grid").replaceChildren(make("p", {}, ...told), make("p", { class: "fine hint", hidden: true }, "Wider than the page: scroll the grid sideways \u2192"), box);
   hintAtScrolling();
 }
 

@@ -1,0 +1,43 @@
+"""A batch on its way from rollouts to a planned update: each stage fills in more of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.engine.crediting import NOTHING_SAMPLED, SampledEvidence, StageState
+from tokencredit.probe.forward import TokenEvidence
+from tokencredit.tasks import Problem
+from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
+
+
+class GatheredBatch(NamedTuple):
+    """What was sampled and scored; everything after it is computed from it."""
+
+    problems: Sequence[Problem]
+    """`problems[g]` is what group g answers."""
+    rollouts: Rollouts
+    score: Float[Tensor, " seq"]
+    evidence: TokenEvidence
+    rollouts_used: int
+    """Sampled in all, the discarded ones included."""
+    reference_logp: Float[Tensor, "seq tok"] | None = None
+    sampled: SampledEvidence = NOTHING_SAMPLED
+    extra: Mapping[str, float] = {}
+    """What evidence beyond the rollouts was sampled."""
+    ungraded: Mapping[str, int] = {}
+    """Why responses could not be graded, and how many."""
+
+
+class PlannedBatch(NamedTuple):
+    """Credited and planned: what the optimizer steps need, and what a checkpoint between two of them keeps."""
+
+    gathered: GatheredBatch
+    credited: Credited
+    plan: StepPlan
+    state: StageState
+    """What the methods remember after this batch."""
+
+
+NOTHING_TAKEN = StepResult(loss=(), gradient_norm=(), silenced_share=(), ratio_mean=())

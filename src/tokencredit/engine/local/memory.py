@@ -1,0 +1,78 @@
+"""Running out of memory: try once more with half as much in a pass. Denominators come from the plan, so the gradient stays the same."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.errors import GuardError
+from tokencredit.types import PlannedStep
+
+Found = TypeVar("Found")
+Tell = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Nobody is told."""
+
+
+ON_A_CPU = ("can't allocate memory", "not enough memory", "DefaultCPUAllocator")
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """A CPU's allocator has no error of its own; it is known by its words."""
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(problem, RuntimeError) and any(words in str(problem) for words in ON_A_CPU)
+
+
+def with_half_on_failure(
+    work: Callable[[int], Found], *, budget: int, longest: int, doing: str, tell: Tell, forget: Callable[[], None]
+) -> Found:
+    """`work(tokens in a pass)`; after a failure `forget()` and once more with half, but never below the longest row."""
+    half = max(budget // 2, longest)
+    for tokens in (budget, half):
+        said = _try(work, tokens)
+        if not isinstance(said, _Failed):
+            return said
+        forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if tokens == half:
+            break
+        tell(f"out of memory while {doing} with {budget} tokens in a pass; trying again from its start with {half}")
+    raise GuardError(
+        f"out of memory while {doing}, also with {half} tokens in a pass; the longest row takes {longest}; "
+        f"peak memory {peak_memory()}; lower optimizer.max_tokens or sampling.max_new_tokens"
+    )
+
+
+class _Failed:
+    """Says that work ran out of memory, without the traceback that would hold on to its tensors."""
+
+
+def _try(work: Callable[[int], Found], tokens: int) -> Found | _Failed:
+    try:
+        return work(tokens)
+    except Exception as problem:
+        if not is_out_of_memory(problem):
+            raise
+    return _Failed()
+
+
+def peak_memory() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.max_memory_allocated() / 2**20:,.0f} MiB on the GPU"
+    import resource
+
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB of the process"
+
+
+def recut(step: PlannedStep, cost: list[int], *, max_tokens: int) -> PlannedStep:
+    """The same rows in smaller micro-batches, longest first; scales go with their rows."""
+    micro_batches = cut_micro_batches(step.rows, cost, max_tokens=max_tokens)
+    scale = None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
+    rows = [row for micro in micro_batches for row in micro]
+    return replace(step, micro_batches=micro_batches, credit_scale=None if scale is None else tuple(scale[row] for row in rows))

@@ -1,0 +1,42 @@
+"""What a training step leaves in the run folder besides its row of metrics: plan, tokens, findings."""
+
+import json
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local import metrics
+from tokencredit.engine.local.look import judge
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.step import TrainedBatch
+from tokencredit.engine.local.tokens import label_tokens, token_columns
+from tokencredit.record import RunFolder
+from tokencredit.tasks import Task
+
+
+def is_due(every: int, step: int, steps: int) -> bool:
+    """Whether something done every few training steps, and at the first and the last, is done after `step`, counted from 1."""
+    return every > 0 and (step % every == 0 or step in (1, steps))
+
+
+def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[int, float]]:
+    """(training step, mean entropy) as recorded, up to a step that is not included."""
+    rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
+    return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
+
+
+def diagnosis_rollouts(folder: RunFolder) -> int:
+    """What looks sampled by themselves; none of it was trained on."""
+    files = (file for _, file in folder.step_files("findings") if file.suffix == ".json")
+    return sum(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"] for file in files)
+
+
+def record_step(folder: RunFolder, policy: Policy, task: Task, config: TrainConfig, step: int, trained: TrainedBatch) -> None:
+    """Of training step `step`, counted from 1."""
+    folder.append_plan(step, trained.plan)
+    if trained.look is None and not is_due(config.tokens_every, step, config.steps):
+        return
+    labels = label_tokens(policy, task, trained.problems, trained.credited.rollouts)
+    folder.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+    if trained.look is not None:
+        history = [*entropy_history(folder), (step, metrics.mean_entropy(trained.credited))]
+        found = judge(trained, labels, task, config, step=step, history=history)
+        folder.write_findings(step, found.to_json(step), found.columns)

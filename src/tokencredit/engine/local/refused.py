@@ -1,0 +1,103 @@
+"""A batch that a guard refused, kept so that the bad step can be taken again: `tokencredit replay DUMP`.
+
+A dump is a checkpoint as of the moment before the bad optimizer step, with the run's configuration, what there was of the
+batch, and what the guard said.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokencredit.compose import read_toml, resolve, to_toml
+from tokencredit.config import TrainConfig
+from tokencredit.engine.crediting import StageState
+from tokencredit.engine.guards import STAGES, check_log_probs
+from tokencredit.engine.local.attempt import Attempt
+from tokencredit.engine.local.batch import GatheredBatch
+from tokencredit.engine.local.batch_file import save_batch
+from tokencredit.engine.local.checkpoint import (
+    Progress,
+    load_buffered,
+    load_generators,
+    load_optimizer,
+    load_progress,
+    write_state,
+    writing,
+)
+from tokencredit.engine.local.step import Stepper
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.update import as_result, as_taken
+from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.storage.checkpoints import Place
+from tokencredit.storage.manifest import damage
+from tokencredit.storage.whole import publishing, remove_folder
+
+REFUSAL = "refusal.json"
+
+
+def dump_refused(stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, parent: Path) -> Path:
+    folder = parent / Place(progress.step + 1, len(attempt.taken)).name
+    if folder.exists():
+        remove_folder(folder)
+    with writing(folder), publishing(folder) as fresh:
+        write_state(stepper.policy, stepper.optimizer, progress, fresh)
+        (fresh / "config.toml").write_text(to_toml(stepper.config), encoding="utf-8")
+        said = {"step": progress.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
+        (fresh / REFUSAL).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        if attempt.gathered is not None:
+            save_batch(fresh, attempt.gathered, attempt.planned, as_result(attempt.taken))
+    return folder
+
+
+class Replayed(NamedTuple):
+    refusal: dict[str, Any]
+    again: BadNumbersError | None
+    """What the same guard, or another, says now; None where every number is finite now."""
+    passed: tuple[str, ...]
+    """Stages found finite before that."""
+    fresh_log_probs: str
+    """Whether a new pass over the dumped weights gives finite log-probs, in words."""
+
+    @property
+    def reproduced(self) -> bool:
+        return self.again is not None and (self.again.stage, list(self.again.rows)) == (self.refusal["stage"], self.refusal["rows"])
+
+
+def replay(dump: Path) -> Replayed:
+    """Take the refused step again, on the dumped weights and batch. Nothing is written."""
+    wrong = damage(dump) if dump.is_dir() else "there is no such folder"
+    if wrong is not None or not (dump / REFUSAL).is_file():
+        raise ConfigError(f"dump {dump} cannot be replayed: {wrong or 'it holds no refused batch'}; give a folder below RUN/guards")
+    refusal = json.loads((dump / REFUSAL).read_text(encoding="utf-8"))
+    config = resolve([read_toml(dump / "config.toml")])
+    stepper, progress = Stepper(config, source=str(dump)), load_progress(dump)
+    load_optimizer(stepper.optimizer, dump)
+    load_generators(dump)
+    stored = load_buffered(dump, stepper.policy.device)
+    said = "the batch could not even be sampled" if stored is None else _score_again(stepper, stored.gathered)
+    try:
+        gathered = stepper.gather(progress.step, Stopwatch()) if stored is None else _with_hidden(stepper, config, stored.gathered)
+        planned = None if stored is None else stored.planned
+        if planned is None:
+            planned = stepper.plan(progress.step, gathered, StageState(**progress.stage_state), Stopwatch())
+        stepper.take(progress.step, planned, Stopwatch(), taken=None if stored is None else as_taken(stored.taken))
+    except BadNumbersError as bad:
+        return Replayed(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
+    return Replayed(refusal, None, STAGES, said)
+
+
+def _with_hidden(stepper: Stepper, config: TrainConfig, gathered: GatheredBatch) -> GatheredBatch:
+    """Hidden states are not dumped; the dumped weights give them again."""
+    if not stepper.pipeline.keeps_hidden:
+        return gathered
+    found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=True)
+    return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden))
+
+
+def _score_again(stepper: Stepper, gathered: GatheredBatch) -> str:
+    found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=False)
+    try:
+        check_log_probs(found.logp, gathered.rollouts.loss_mask)
+    except BadNumbersError as bad:
+        return f"a new pass over the same weights: {bad}"
+    return "a new pass over the same weights gives finite log-probs for every response"

@@ -1,0 +1,54 @@
+"""Where a stopped or killed run goes on: the newest checkpoint that is whole, if the configuration may go on at all."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokencredit.compose import read_toml, resolve
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.checkpoint import Progress, load_progress
+from tokencredit.errors import ConfigError
+from tokencredit.record import RunFolder
+from tokencredit.resuming import accepted_changes
+from tokencredit.storage.checkpoints import newest_whole, set_aside
+
+
+class ResumePoint(NamedTuple):
+    checkpoint: Path | None
+    """None: the run was killed before its first checkpoint and begins again."""
+    progress: Progress | None
+    damaged: dict[Path, str]
+    changed: dict[str, tuple[Any, Any]]
+
+
+def find_resume_point(folder: RunFolder, config: TrainConfig) -> ResumePoint:
+    """Reads only. A folder whose checkpoints are all damaged is refused: beginning again would throw its record away."""
+    found = newest_whole(folder.checkpoints)
+    if found.newest is None and (found.damaged or _holds_others(folder.checkpoints)):
+        wrong = "; ".join(f"{path.name}: {why}" for path, why in found.damaged.items()) or "it holds none that this version wrote"
+        raise ConfigError(f"resume {folder.path} has no checkpoint that is whole ({wrong}); start a run of its own")
+    progress = None if found.newest is None else load_progress(found.newest)
+    done = 0 if progress is None else progress.step
+    changed = accepted_changes(resolve([read_toml(folder.path / "config.toml")]), config, steps_done=done)
+    return ResumePoint(found.newest, progress, found.damaged, changed)
+
+
+def _holds_others(checkpoints: Path) -> bool:
+    return any(path.is_dir() and not path.name.endswith((".partial", ".removed")) for path in checkpoints.glob("*"))
+
+
+def go_on_from(point: ResumePoint, folder: RunFolder, config_toml: str) -> list[str]:
+    """From here on the folder changes: damaged checkpoints are set aside, and what came after the good one is forgotten.
+
+    Returns what a person should know of it.
+    """
+    step, optimizer_step = (0, 0) if point.progress is None else point.progress.place
+    folder.rewind(step)
+    told: list[str] = []
+    for path, wrong in point.damaged.items():
+        told.append(f"checkpoint {path.name} was passed over: {wrong}; what is left of it is in {set_aside(path).name}")
+        folder.append_event(step, "damaged", told[-1])
+    if point.changed:
+        folder.write_config(config_toml)
+        folder.retire_result()
+    folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed})
+    return told

@@ -1,0 +1,39 @@
+"""A run goes on as it was configured. What may differ is on a short list; everything else is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokencredit.config import TrainConfig
+from tokencredit.errors import ConfigError
+
+MAY_CHANGE = frozenset({"steps", "save_every", "keep_last", "keep_every", "threads"})
+MAY_CHANGE_BELOW = ("guard.",)
+"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on."""
+
+
+def changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Field, written as in a file -> (value before, value now)."""
+    old, new = _flat(before.model_dump()), _flat(now.model_dump())
+    return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+
+
+def accepted_changes(before: TrainConfig, now: TrainConfig, *, steps_done: int) -> dict[str, tuple[Any, Any]]:
+    """What differs, if all of it may; otherwise a refusal that names every field."""
+    found = changes(before, now)
+    refused = [
+        f"{name} is {new!r} but the run was configured with {old!r}; leave it out, or start a run of its own"
+        for name, (old, new) in found.items()
+        if name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_BELOW)
+    ]
+    if now.steps < steps_done:
+        refused.append(f"steps is {now.steps} but {steps_done} are done; give at least that")
+    if refused:
+        raise ConfigError("\n".join(refused))
+    return found
+
+
+def _flat(fields: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {above + name: value}
+    return flat

@@ -1,0 +1,85 @@
+"""Checkpoints of a run by name: which there are, which are whole, which to keep.
+
+`step-000040` is the state after 40 training steps; `step-000040-2` after two more optimizer steps of the 41st.
+There is no pointer to the newest: the newest folder whose manifest verifies is the one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tokencredit.storage.manifest import damage
+from tokencredit.storage.whole import remove_folder, storing
+
+DAMAGED = "damaged-"
+
+
+class Place(NamedTuple):
+    """Where a run stands. Ordered as training goes."""
+
+    step: int
+    """Training steps finished."""
+    optimizer_step: int = 0
+    """Optimizer steps taken of the next one."""
+
+    @property
+    def name(self) -> str:
+        return f"step-{self.step:06}" + (f"-{self.optimizer_step}" if self.optimizer_step else "")
+
+
+class Search(NamedTuple):
+    newest: Path | None
+    damaged: dict[Path, str]
+    """Newer ones that were passed over, and what is wrong with each."""
+
+
+def place_of(folder: Path) -> Place | None:
+    match = re.fullmatch(r"step-(\d{6,})(?:-(\d+))?", folder.name)
+    return None if match is None or not folder.is_dir() else Place(int(match[1]), int(match[2] or 0))
+
+
+def checkpoints_in(parent: Path) -> list[tuple[Place, Path]]:
+    """Oldest first; whether they are whole is not looked at."""
+    return sorted((place, path) for path in parent.glob("step-*") if (place := place_of(path)) is not None)
+
+
+def newest_whole(parent: Path) -> Search:
+    damaged: dict[Path, str] = {}
+    for _, path in reversed(checkpoints_in(parent)):
+        wrong = damage(path)
+        if wrong is None:
+            return Search(path, damaged)
+        damaged[path] = wrong
+    return Search(None, damaged)
+
+
+def best_model(run: Path) -> Path | None:
+    """The whole checkpoint that a run calls its best, else its newest whole one; None where there is none."""
+    newest = newest_whole(run / "checkpoints").newest
+    for told in (run / "result.json", *(() if newest is None else (newest / "state.json",))):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            best = run / "checkpoints" / Place(int(json.loads(told.read_text(encoding="utf-8"))["best_step"])).name
+            if best.is_dir() and damage(best) is None:
+                return best
+    return newest
+
+
+def set_aside(path: Path) -> Path:
+    """Free the name of a damaged checkpoint without losing what is left of it."""
+    aside = path.with_name(DAMAGED + path.name)
+    if aside.exists():
+        remove_folder(aside)
+    with storing(path):
+        path.rename(aside)
+    return aside
+
+
+def to_keep(places: Iterable[Place], best: Mapping[Place, int], *, last: int, every: int) -> set[Place]:
+    """The last few, every M-th training step, and what each of the last few calls the best step so far."""
+    known = sorted(places)
+    newest = known[-last:]
+    kept = set(newest) | {place for place in known if every and place.optimizer_step == 0 and place.step % every == 0}
+    return kept | {place for place in known if place.optimizer_step == 0 and place.step in {best.get(one, 0) for one in newest}}

@@ -1,0 +1,131 @@
+"""`code`: problems that a Python program solves, from a JSON-lines file in the manner of MBPP. Programs run in the sandbox.
+
+Off unless `allow_code_execution` is set, because it runs on this machine what a model wrote.
+"""
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokencredit.errors import ConfigError
+from tokencredit.grade.code import CodeGold, cut_gold
+from tokencredit.grade.code.split import GoldError
+from tokencredit.grade.limits import GradeLimits
+from tokencredit.grade.pool import GraderPool
+from tokencredit.grade.sandbox import Isolation, settle
+from tokencredit.grade.sandbox.child import START_SECONDS
+from tokencredit.tasks.jsonl import Grading, Jsonl
+from tokencredit.tasks.jsonl_rows import BYTE_ORDER_MARK, Line, Row, _cell, _distinct, _object
+from tokencredit.tasks.protocol import Split
+from tokencredit.tasks.split import split_of
+
+TEMPLATE = "{text}\nWrite it in Python, in one ```python block. It will be called like this: {call}\n"
+
+
+class CodeColumns(NamedTuple):
+    text: str
+    tests: str
+    setup: str
+    code: str
+    template: str
+
+
+class Code(Jsonl):
+    """Rows, splits and the checking of gold answers as in `jsonl`; a row's reference solution is the response that must be right."""
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        held_out_path: str | None = None,
+        allow_code_execution: bool = False,
+        isolation: Isolation = "bubblewrap",
+        text: str = "text",
+        tests: str = "test_list",
+        setup: str = "test_setup_code",
+        code: str = "code",
+        template: str = TEMPLATE,
+        judge_inside: bool = False,
+        wall_seconds: float = 10.0,
+        cpu_seconds: int = 5,
+        memory: int = 512,
+        processes: int = 16,
+        workers: int = 2,
+    ) -> None:
+        if not allow_code_execution:
+            raise ConfigError(
+                "task.allow_code_execution is false; task 'code' runs programs that a model wrote on this machine, in a sandbox that "
+                "bounds and isolates them (docs/sandbox.md says first what it does not cover); set it to true if that is wanted"
+            )
+        if path is None:
+            raise ConfigError("task.path is not set; task 'code' needs a file with one JSON object per line")
+        if "{text}" not in template:
+            raise ConfigError(
+                f"task.template is {template!r}; it must hold {{text}}, where the problem goes; {{call}} and {{tests}} may follow"
+            )
+        settled = settle(isolation)
+        self._grading = Grading((), lambda row, _: row.written)
+        self._pattern = None
+        columns = CodeColumns(text, tests, setup, code, template)
+        self._sides = _sides(Path(path), None if held_out_path is None else Path(held_out_path), columns)
+        self._sources = {"train": path, "held-out": held_out_path or path}
+        self._pool = GraderPool(
+            grader="code",
+            knobs={
+                "isolation": settled,
+                "judge_inside": judge_inside,
+                "wall_seconds": wall_seconds,
+                "cpu_seconds": cpu_seconds,
+                "memory_mb": memory,
+                "processes": processes,
+            },
+            # Two programs at most: the response's, and the expected values that are more than literals. The sandbox keeps the time.
+            limits=GradeLimits(seconds=2 * (wall_seconds + 2 * START_SECONDS), memory_mib=1024 + memory),
+            workers=workers,
+        )
+
+
+def _sides(path: Path, held_out_path: Path | None, columns: CodeColumns) -> dict[Split, list[Row]]:
+    rows = _read(path, "path", columns)
+    if held_out_path is None:
+        return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
+    held_out = _read(held_out_path, "held_out_path", columns)
+    shared = {row.prompt for row in rows} & {row.prompt for row in held_out}
+    if shared:
+        raise ConfigError(
+            f"{len(shared)} problems of task.held_out_path {held_out_path} are trained on, such as {textwrap.shorten(min(shared), 60)!r}; "
+            "leave them out of one file"
+        )
+    return {"train": rows, "held-out": held_out}
+
+
+def _read(path: Path, field: str, columns: CodeColumns) -> list[Row]:
+    try:
+        content = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
+    except OSError as failure:
+        raise ConfigError(f"task.{field} {path} cannot be read: {failure.strerror or failure}; give a JSON-lines file") from None
+    lines = [(Line(path, number), raw) for number, raw in enumerate(content.split(b"\n"), 1) if raw.strip()]
+    if not lines:
+        raise ConfigError(f"task.{field} {path} is empty; give one JSON object per line")
+    return _distinct(path, [_row(line, _object(line, raw), columns) for line, raw in lines])
+
+
+def _row(line: Line, cells: Mapping[str, Any], columns: CodeColumns) -> Row:
+    text, reference = (_cell(line, cells, field, getattr(columns, field)) for field in ("text", "code"))
+    tests, setup = cells.get(columns.tests), cells.get(columns.setup, "")
+    if not isinstance(tests, list) or not tests or not all(type(test) is str for test in tests):
+        raise line.wrong(f"{columns.tests} must be a list of assertions as text; set task.tests to the column that is meant")
+    # Sanitized MBPP has a list of imports, MBPP a text.
+    setup = "\n".join(setup) if isinstance(setup, list) and all(isinstance(part, str) for part in setup) else setup
+    # A number comes as a kind of text.
+    if type(setup) is not str:
+        raise line.wrong(f"{columns.setup} must be text or a list of text; set task.setup to the column that is meant")
+    gold = CodeGold(tuple(tests), setup).dumps()
+    try:
+        call = cut_gold(gold).questions[0]
+    except GoldError as problem:
+        raise line.wrong(f"{columns.tests}: {problem}") from None
+    # Not str.format: a problem may hold braces.
+    prompt = columns.template.replace("{call}", call).replace("{tests}", "\n".join(tests)).replace("{text}", text)
+    return Row(line.number, prompt, gold, f"```python\n{reference}\n```")

@@ -1,0 +1,157 @@
+"""`jsonl`: questions and gold answers from a file of one's own, graded in child processes under limits."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from tokencredit.errors import ConfigError
+from tokencredit.grade.limits import GradeLimits
+from tokencredit.grade.pool import GraderPool
+from tokencredit.grade.text import compiled, last_match
+from tokencredit.grade.verdict import Verdict
+from tokencredit.tasks.jsonl_rows import Columns, Row, read_rows
+from tokencredit.tasks.protocol import GoldReport, Problem, Split
+from tokencredit.tasks.split import split_of
+
+Pattern = re.Pattern[str]
+
+
+def _boxed(row: Row, pattern: Pattern | None) -> str:
+    return rf"\boxed{{{row.gold}}}"
+
+
+def _alone(row: Row, pattern: Pattern | None) -> str:
+    return row.gold
+
+
+def _as_written(row: Row, pattern: Pattern | None) -> str | None:
+    """No response can be made up from a pattern; but the file's own answer, or the gold answer alone, may be what it is meant to match."""
+    return next((text for text in (row.written, row.gold) if pattern is not None and last_match(pattern, text) is not None), None)
+
+
+class Grading(NamedTuple):
+    knobs: tuple[str, ...]
+    """Which of the task's options its grader takes."""
+    right_response: Callable[[Row, Pattern | None], str | None]
+    """A response that must be graded right, or None where none can be made."""
+
+
+GRADINGS: dict[str, Grading] = {
+    "math": Grading((), _boxed),
+    "exact": Grading((), _alone),
+    "regex": Grading(("pattern",), _as_written),
+}
+
+
+class Jsonl:
+    """Without a file of held-out rows, the prompt's own text decides on which side a row is, as in every task."""
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        held_out_path: str | None = None,
+        question: str = "question",
+        answer: str = "answer",
+        template: str = "{question}\n",
+        gold_pattern: str | None = None,
+        grading: str = "math",
+        pattern: str | None = None,
+        deadline: float = 5.0,
+        memory: int = 1024,
+        workers: int = 2,
+    ) -> None:
+        if path is None:
+            raise ConfigError("task.path is not set; task 'jsonl' needs a file with one JSON object per line")
+        if "{question}" not in template:
+            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
+        if grading not in GRADINGS:
+            raise ConfigError(f"task.grading is {grading!r}; it must be one of {', '.join(GRADINGS)}")
+        options = {"pattern": pattern}
+        knobs = {name: options[name] for name in GRADINGS[grading].knobs}
+        for name in [name for name, value in knobs.items() if value is None]:
+            raise ConfigError(f"task.{name} is not set but task.grading {grading!r} needs it, for example '#### *(.+)'")
+        self._grading = GRADINGS[grading]
+        self._pattern = None if pattern is None else compiled(pattern, "task.pattern")
+        gold = None if gold_pattern is None else compiled(gold_pattern, "task.gold_pattern")
+        self._sides = _read_sides(
+            Path(path), None if held_out_path is None else Path(held_out_path), Columns(question, answer, template, gold)
+        )
+        self._sources = {"train": path, "held-out": held_out_path or path}
+        self._pool = GraderPool(grader=grading, knobs=knobs, limits=GradeLimits(seconds=deadline, memory_mib=memory), workers=workers)
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        """Held-out problems are distinct; training ones go through the rows again, shuffled anew, where they are too few."""
+        rows, rng = self._sides[split], Random(f"{split}/{seed}")
+        if split == "held-out" and count > len(rows):
+            raise ConfigError(
+                f"{self._sources[split]} has {len(rows)} held-out rows that can be asked, but {count} are wanted; lower "
+                f"evaluation.final_problems and evaluation.problems, or give a longer file as task.held_out_path"
+            )
+        if not rows and count > 0:
+            raise ConfigError(f"{self._sources[split]} has no rows to train on; give more, or a file of its own as task.held_out_path")
+        passes, rest = divmod(count, len(rows)) if rows else (0, 0)
+        order = [index for _ in range(passes) for index in rng.sample(range(len(rows)), len(rows))] + rng.sample(range(len(rows)), rest)
+        return [Problem(prompt=rows[index].prompt, answer=rows[index].gold) for index in order]
+
+    def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        return self._pool.grade([(problem.answer, response) for problem, response in asked])
+
+    def grade(self, problem: Problem, response: str) -> float:
+        return self.grade_all([(problem, response)])[0].score
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        return ["response"] * len(response)
+
+    def check_gold(self) -> GoldReport:
+        """Grade every gold answer as if it were a response, and ask no more for those that fail.
+
+        `checked` counts the rows for which a right response could be made: all of them, but for a pattern that matches
+        neither the answer column nor the gold answer alone.
+        """
+        asked = [
+            (split, row, response)
+            for split, rows in self._sides.items()
+            for row in rows
+            if (response := self._grading.right_response(row, self._pattern)) is not None
+        ]
+        verdicts = self._pool.grade([(row.gold, response) for _, row, response in asked])
+        bad = [(split, row, verdict) for (split, row, _), verdict in zip(asked, verdicts, strict=True) if verdict.score != 1.0]
+        failed = tuple((row.line, f"{self._sources[split]}: {_why(row, verdict)}") for split, row, verdict in bad)
+        if failed and len(failed) == len(asked):
+            line, reason = failed[0]
+            raise ConfigError(
+                f"none of the {len(asked)} gold answers is graded right, line {line} of {reason}; see task.grading, task.answer and "
+                "task.gold_pattern"
+            )
+        self.leave_out(failed)
+        return GoldReport(checked=len(asked), failed=failed)
+
+    def leave_out(self, failed: Sequence[tuple[int, str]]) -> None:
+        """What a report of `check_gold` names: its line, and its file at the beginning of the reason."""
+
+        def named(split: str, row: Row) -> bool:
+            return any(line == row.line and reason.startswith(f"{self._sources[split]}: ") for line, reason in failed)
+
+        self._sides = {split: [row for row in rows if not named(split, row)] for split, rows in self._sides.items()}
+
+
+def _why(row: Row, verdict: Verdict) -> str:
+    return verdict.reason or f"the gold answer {row.gold[:60]!r} is graded {verdict.score:g} against itself"
+
+
+def _read_sides(path: Path, held_out_path: Path | None, columns: Columns) -> dict[Split, list[Row]]:
+    rows = read_rows(path, "path", columns)
+    if held_out_path is None:
+        return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
+    held_out = read_rows(held_out_path, "held_out_path", columns)
+    trained = {row.prompt: row.line for row in rows}
+    leaks = [(trained[row.prompt], row.line) for row in held_out if row.prompt in trained]
+    if leaks:
+        raise ConfigError(
+            f"{len(leaks)} questions of task.held_out_path {held_out_path} are trained on: line {leaks[0][1]} stands in {path} on line "
+            f"{leaks[0][0]} too; leave them out of one file"
+        )
+    return {"train": rows, "held-out": held_out}

@@ -1,0 +1,158 @@
+"""Out of memory: once more with half, the same gradient, and a clear end when that fails too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.runs import run, small_config, weights
+from fault.command import SMALL
+from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
+from tokencredit.build import AggregatedObjective
+from tokencredit.engine.local import update
+from tokencredit.engine.local.memory import is_out_of_memory, recut, with_half_on_failure
+from tokencredit.engine.local.update import accumulate_gradient, run_plan
+from tokencredit.errors import GuardError
+from tokencredit.objective import OBJECTIVES
+from tokencredit.probe import forward
+from tokencredit.probe.forward import row_cost
+
+CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
+
+
+class Small:
+    """A device that can hold so many tokens in a pass and no more."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, limit: int, error: Exception | None = None) -> None:
+        self.limit, self.seen = limit, []
+        logits = forward.response_logits
+
+        def bounded(model: Any, prompts: Any, tokens: torch.Tensor) -> Any:
+            size = len(prompts) * (max(len(prompt) for prompt in prompts) + tokens.shape[1])
+            self.seen.append(size)
+            if size > self.limit:
+                raise error or torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return logits(model, prompts, tokens)
+
+        patch.setattr(update, "response_logits", bounded)
+        patch.setattr(forward, "response_logits", bounded)
+
+
+def test_half_the_tokens_in_a_pass_leave_the_gradient_as_it_was() -> None:
+    policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
+    (step,) = plan_for(credited, max_tokens=200, optimizer_steps=1).steps
+    accumulate_gradient(policy, credited, step, CLIP, temperature=1.0, dtype="float64")
+    whole = gradient_of(policy).clone()
+    policy.model.zero_grad()
+    halved = recut(step, row_cost(credited.rollouts), max_tokens=30)
+    assert len(halved.micro_batches) > len(step.micro_batches)
+    assert sorted(halved.rows) == sorted(step.rows)
+    accumulate_gradient(policy, credited, halved, CLIP, temperature=1.0, dtype="float64")
+    torch.testing.assert_close(gradient_of(policy), whole, atol=1e-12, rtol=1e-10)
+
+
+def test_scales_of_credit_follow_their_rows_into_smaller_micro_batches() -> None:
+    from dataclasses import replace
+
+    credited = made_up_credit(made_up_rollouts())
+    (step,) = plan_for(credited, max_tokens=200, optimizer_steps=1).steps
+    step = replace(step, credit_scale=tuple(float(row) for row in step.rows))
+    halved = recut(step, row_cost(credited.rollouts)[::-1], max_tokens=60)
+    assert halved.rows != step.rows
+    assert halved.credit_scale == tuple(float(row) for row in halved.rows)
+
+
+def test_a_step_that_does_not_fit_is_taken_again_in_halves(tmp_path: Path) -> None:
+    config = small_config(steps=2, evaluation={"every": 0}, dtype="float64", scoring="pass", optimizer={"steps_per_batch": 1})
+    run(config, tmp_path / "roomy")
+    with pytest.MonkeyPatch.context() as patch:
+        small = Small(patch, limit=620)
+        run(config, tmp_path / "tight")
+    assert max(small.seen) > 620
+    events = [json.loads(line) for line in (tmp_path / "tight" / "events.jsonl").read_text().splitlines()]
+    assert {event["kind"] for event in events} == {"out-of-memory"}
+    assert "trying again from its start with" in events[0]["message"]
+    assert any("scoring tokens" in event["message"] for event in events)
+    assert any("taking optimizer step 1 of 1" in event["message"] for event in events)
+    one, two = weights(tmp_path / "roomy"), weights(tmp_path / "tight")
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, atol=1e-10, rtol=0)
+
+
+def test_a_second_failure_stops_with_peak_memory_and_the_longest_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Small(monkeypatch, limit=20)
+    with pytest.raises(
+        GuardError, match=r"out of memory while taking optimizer step 1 of 2, .* the longest row takes \d+.*peak memory [\d,]+ MiB"
+    ):
+        run(small_config(), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints" / "step-000001").exists()
+
+
+def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:
+    """The first micro-batches of the failed try had added theirs; the wrong twin forgets to forget."""
+    credited = made_up_credit(made_up_rollouts())
+    plan = plan_for(credited, max_tokens=60, optimizer_steps=1)
+    assert len(plan.steps[0].micro_batches) > 1
+    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1e9, "dtype": "float64"}
+
+    def trained(*, forgetful: bool, fails: bool) -> torch.Tensor:
+        learner, calls = tiny_policy(), [0]
+        optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.1)
+        with pytest.MonkeyPatch.context() as patch:
+            logp = update._logp
+
+            def failing(*given: Any) -> Any:
+                calls[0] += 1
+                if fails and calls[0] == 2:
+                    raise torch.OutOfMemoryError("made up")
+                return logp(*given)
+
+            patch.setattr(update, "_logp", failing)
+            if forgetful:
+                patch.setattr(optimizer, "zero_grad", lambda set_to_none=True: None)
+            run_plan(learner, credited, plan, CLIP, optimizer, **knobs)
+        return torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
+
+    right = trained(forgetful=False, fails=False)
+    torch.testing.assert_close(trained(forgetful=False, fails=True), right, atol=1e-12, rtol=0)
+    assert not torch.allclose(trained(forgetful=True, fails=True), right, atol=1e-6)
+
+
+def test_what_is_and_what_is_not_running_out_of_memory() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert not is_out_of_memory(RuntimeError("shape '[2]' is invalid"))
+    with pytest.raises(RuntimeError, match="shape"):
+        with_half_on_failure(fails_otherwise, budget=8, longest=2, doing="x", tell=print, forget=lambda: None)
+
+
+def fails_otherwise(tokens: int) -> int:
+    raise RuntimeError("shape '[2]' is invalid")
+
+
+def test_a_real_limit_of_memory_ends_in_words(tmp_path: Path) -> None:
+    """The kernel refuses memory to the process: exit code 3 and the two numbers, no traceback."""
+    import subprocess
+    import sys
+
+    code = (
+        "import resource, sys\n"
+        "from tokencredit.cli import main\n"
+        "import tokencredit.engine.local.train, tokencredit.commands.progress, tokencredit.engine.local.showcase\n"
+        "from tokencredit.engine.local.step import Stepper\n"
+        "take = Stepper.take\n"
+        "def in_little_memory(self, *given, **named):\n"
+        "    used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, resource.RLIM_INFINITY))\n"
+        "    return take(self, *given, **named)\n"
+        "Stepper.take = in_little_memory\n"
+        f"sys.argv = ['tokencredit', 'train', '--out', 'run', *{SMALL!r}, '--sampling.prompts', '64', '--sampling.group-size', '8']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "out of memory while taking optimizer step 1 of 2" in done.stderr
+    assert "Traceback" not in done.stderr
