@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-trl test-verl bench clean
+.PHONY: demo test lint types layers unit browser test-engines test-trl test-verl soak bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -36,9 +36,13 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
+# The sandbox for code that a model wrote: Debian's bubblewrap.
+BWRAP ?= $(shell command -v bwrap)
+WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
 unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle --ignore tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle --ignore tests/browser $(WITHOUT_BWRAP)
+	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -71,6 +75,15 @@ test-trl: .venv-trl/ready
 test-verl: .venv-verl/ready
 	$(ALONE) .venv-verl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_verl.py
 	$(ALONE) .venv-verl/bin/python -m pytest -p no:cacheprovider tests/in_verl
+
+# The long part of docs/reliability.md: hundreds of kills, thousands of damaged files and fuzzed inputs. About half an hour on two cores.
+SOAK := runs/soak
+soak: .venv/dev
+	mkdir -p $(SOAK)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m soak.damage --out $(SOAK)/damage.json
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m soak.kills --count 240 --jobs 2 --out $(SOAK)/kills.json
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fault.fuzz_soak --count 4000 --out $(SOAK)/fuzz.json
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fault.attack_table
 
 bench: .venv/base .venv-trl/ready
 	$(BIN)/tokencredit bench speed --trl-python .venv-trl/bin/python

@@ -45,19 +45,27 @@ def run(arguments: list[str]) -> int:
     return import_module(f"tokencredit.commands.{name}").run(rest)
 
 
+def _complain(problem: Exception, how: str = "") -> None:
+    """A message may quote a file or a model; what it quotes must not steer the terminal."""
+    from tokencredit.report.visible import visible
+
+    said = "\n".join(visible(line) for line in str(problem).split("\n"))
+    print(f"tokencredit: {how}{said}", file=sys.stderr)
+
+
 def main() -> None:
     # pydantic would add a web address to every message it writes.
     os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
     try:
         code = run(sys.argv[1:])
     except ConfigError as problem:
-        print(f"tokencredit: {problem}", file=sys.stderr)
+        _complain(problem)
         code = EXIT_BAD_INPUT
     except GuardError as problem:
-        print(f"tokencredit: stopped: {problem}", file=sys.stderr)
+        _complain(problem, "stopped: ")
         code = EXIT_GUARD
     except StorageError as problem:
-        print(f"tokencredit: stopped: {problem}", file=sys.stderr)
+        _complain(problem, "stopped: ")
         code = EXIT_STORAGE
     except KeyboardInterrupt:
         code = 130

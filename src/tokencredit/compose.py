@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import in_words, shortened
+from tokencredit.mistakes import first_line, in_words, shortened
 from tokencredit.nearest import nearest
 from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS
 from tokencredit.recipes import RECIPES
@@ -36,12 +36,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{said} cannot be read as TOML: {problem.strerror or type(problem).__name__}") from None
     except ValueError as problem:
         # Not TOML, not UTF-8, or a number of thousands of digits.
-        raise ConfigError(f"{said} cannot be read as TOML: {_first_line(problem)}") from None
+        raise ConfigError(f"{said} cannot be read as TOML: {first_line(problem)}") from None
     return table
-
-
-def _first_line(problem: Exception) -> str:
-    return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
 
 
 def to_toml(config: TrainConfig) -> str:

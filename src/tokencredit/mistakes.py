@@ -21,6 +21,11 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def first_line(problem: Exception) -> str:
+    """What a library said, as far as it fits into a sentence."""
+    return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
+
+
 def in_words(problem: ValidationError) -> ConfigError:
     """One line per mistake; of very many the first ones."""
     errors = problem.errors()

@@ -22,7 +22,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
             import pyarrow
             from pyarrow import parquet
 
-            parquet.write_table(pyarrow.table(filled), partial, compression="zstd")
+            parquet.write_table(pyarrow.table(filled), partial, compression="zstd", write_page_checksum=True)
         else:
             with partial.open("w", encoding="utf-8") as file:
                 for values in zip(*filled.values(), strict=True):

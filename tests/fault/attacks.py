@@ -87,7 +87,7 @@ print('GOT')
     Attack(
         "memory-bomb",
         "take 700 MB of memory, 512 being allowed",
-        _trying("taken = bytearray(700 << 20)\nprint('GOT')"),
+        _trying("taken = bytes(700 << 20)\nprint('GOT')"),
         how="MemoryError",
         control="bare",
     ),

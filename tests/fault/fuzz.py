@@ -206,7 +206,7 @@ def _deep(levels: int) -> list[Any]:
     return inner
 
 
-DEEP = _deep(400)
+DEEP = _deep(300)
 NASTY_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 0.5, -0.0, 1e-320, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, 10**400, -(10**400),
     1e300, math.inf, -math.inf, math.nan, "", " ", "none", "nan", "1", "true", "delta", "a\x00b", "\u2028", "\x85", "\ud83d", "e\u0301",
@@ -217,9 +217,9 @@ NASTY_VALUES: tuple[Any, ...] = (
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of everything inside; of a long list its first entries."""
+    """Paths of what is inside, six levels down at most; of a long list its first entries."""
     inside = value.items() if isinstance(value, dict) else enumerate(value[:5]) if isinstance(value, list) else ()
-    for key, inner in inside:
+    for key, inner in inside if len(path) < 6 else ():
         yield (*path, key)
         yield from _places(inner, (*path, key))
 

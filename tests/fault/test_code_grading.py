@@ -19,6 +19,7 @@ from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choo
 from tokencredit.task_choice import CodeTask
 from tokencredit.tasks import Code, verdicts
 
+pytestmark = pytest.mark.bubblewrap
 LIMITS = CodeLimits()
 
 
@@ -117,7 +118,9 @@ list(many(3)) == [0, 1, 4] | set(many(3)) == set([4, 1, 0]) | sum(many(3)) == 5 
 abs(half(1) - 0.5000001) < 1e-6 | abs(half(1) - 0.6) < 1e-6 | round(f(2.675), 1) == 2.7 | -f(3) == -3 | f(3) * 2 + 1 == 7
 f(3) == f(3) | f(3) == half(6) | f(3) == half(5) | math.isclose(half(1), 0.5001, rel_tol=1e-3) | no(1) is None | f(1) is None
 math.isclose(half(1), 0.51, rel_tol=1e-3) | math.isclose(half(1), 0.51, abs_tol=0.1) | f(1) is not None | match('abc')
-not match('abc') | match('b') | not match('b') | (f(0) or 5) == 5 | (f(3) and 7) == 7 | (f(0) or 5) == 1 | f(3) == True | f(1) == True | f('\\d') == '\\d' | match('a') and f(1) | match('b') or f(0) | f(0) or f(1) == 1 | fails(1)
+not match('abc') | match('b') | not match('b') | (f(0) or 5) == 5 | (f(3) and 7) == 7 | (f(0) or 5) == 1 | f(3) == True | f(1) == True
+f('aba').count('a') == 1 | f('ab').count('a') == 1 | f('\\d') == '\\d' | match('a') and f(1) | match('b') or f(0)
+f(0) or f(1) == 1 | fails(1)
 not fails(1) | fails(1) == fails(1) | f(1) or fails(1) | f('3') == 3 | f('3') < 4 | f(None) == None
 f(float('nan')) == float('nan') | f(float('inf')) == float('inf') | f(10**30) == 10**30 | f(1, 2) == tuple([1, 2])
 f(0.1) + f(0.2) == 0.3 | f({1, 2}) == {2, 1} | sorted(f({3, 1})) == [1, 3] | isinstance(f(1), int) | isinstance(f(1), str)
@@ -364,14 +367,14 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "task.allow_code_execution is false; task 'code' runs programs that a model wrote",
     ),
     "no path": ({}, {"path": None}, "task.path is not set"),
-    "no file": ({}, {"path": "nowhere.jsonl"}, "task.path nowhere.jsonl cannot be read"),
+    "no file": ({}, {"path": "nowhere.jsonl"}, "task.path 'nowhere.jsonl' is not a file"),
     "template": ({}, {"template": "solve it"}, "it must hold {text}"),
     "column": ({}, {"text": "prompt"}, "line 1: no column 'prompt'"),
     "tests": ({"test_list": "assert add(1, 1) == 2"}, {}, "line 1: test_list must be a list of assertions"),
     "no assertion": ({"test_list": ["add(1, 1)"]}, {}, "line 1: test_list: a test must be an assertion"),
     "setup": ({"test_setup_code": 5}, {}, "line 1: test_setup_code must be text or a list of text"),
     "no code": ({"code": " "}, {}, "line 1: code is empty"),
-    "leak": ({}, {"held_out_path": "same"}, "1 problems of task.held_out_path"),
+    "leak": ({}, {"held_out_path": "same"}, "1 questions of task.held_out_path"),
 }
 
 

@@ -120,6 +120,17 @@ def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:
     assert not torch.allclose(trained(forgetful=True, fails=True), right, atol=1e-6)
 
 
+def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokencredit.engine.local import collect
+
+    def too_large(*given: Any, **named: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB")
+
+    monkeypatch.setattr(collect, "sample", too_large)
+    with pytest.raises(GuardError, match=r"out of memory while sampling.* peak memory [\d,]+ MiB.*lower sampling\.prompts"):
+        run(small_config(), tmp_path / "run")
+
+
 def test_what_is_and_what_is_not_running_out_of_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())

@@ -15,6 +15,7 @@ from tokencredit.compose import resolve, to_toml
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
+from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import gather_evidence
 from tokencredit.record import RunFolder
 from tokencredit.report.folder import Run
@@ -247,3 +248,23 @@ def test_digits_of_other_scripts_are_no_digits(digit: str) -> None:
     assert Steps().token_class(PROBLEM, f"{digit}+1={digit}") == ["other"] * 5
     assert Steps().step_truth(PROBLEM, f"1+1={digit}") == []
     assert Steps().grade(Problem(prompt="1+2=", answer="3"), f"#{digit}") == 0.0
+
+
+@pytest.mark.parametrize("text", ["🙂", "aé🙂 b", ODD, "é" * 50, "日本語 and more", "\ufffd"])
+def test_the_pieces_of_tokens_that_are_parts_of_characters_join_to_the_text(text: str) -> None:
+    policy = byte_policy()
+    tokens = policy.encode(text)
+    assert len(tokens) == len(text.encode())
+    pieces = policy.pieces(tokens)
+    assert "".join(pieces) == text
+    assert len(pieces) == len(tokens)
+
+
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
+    policy = byte_policy()
+    assert policy.pieces(policy.encode("a🙂b")) == ["a", "", "", "", "🙂", "b"]
+
+
+def test_a_prompt_without_tokens_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a prompt has no tokens"):
+        sample(byte_policy(), [[3], []], group_size=1, max_new_tokens=2, seed=0)

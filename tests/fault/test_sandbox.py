@@ -18,6 +18,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose, filter, run_program, settle, watch
 from tokencredit.grade.sandbox.plain import NOT_COVERED
 
+pytestmark = pytest.mark.bubblewrap
 LIMITS = CodeLimits(wall_seconds=5.0)
 BY_NAME = {attack.name: attack for attack in ATTACKS}
 

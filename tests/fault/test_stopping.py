@@ -6,13 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.runs import Silent, files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
-from tokencredit.config import TrainConfig
+from fault.interrupting import AskedAt, interrupted_at, optimizer_class
 from tokencredit.engine.local.signals import Abandoned, StopRequest
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Trainer, train
@@ -76,37 +75,6 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> Non
     assert process.returncode == 130
     assert time.monotonic() - began < 30
     assert tokencredit("train", "--resume", "run", "--dry-run", cwd=tmp_path).returncode == 0
-
-
-class AskedAt:
-    """Calls one of a class's functions as it is, and asks for a stop when it has been called a number of times."""
-
-    def __init__(self, stop: StopRequest, owner: Any, name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.stop, self.left, self.wrapped = stop, calls, getattr(owner, name)
-        asked = self
-
-        def wrapper(*given: Any, **named: Any) -> Any:
-            asked.left -= 1
-            if asked.left == 0:
-                asked.stop.ask(2)
-            return asked.wrapped(*given, **named)
-
-        monkeypatch.setattr(owner, name, wrapper)
-
-
-def interrupted_at(owner: Any, name: str, calls: int, config: TrainConfig, folder: Path) -> Path:
-    """A run stopped at that call; returns the checkpoint it published."""
-    stop = StopRequest()
-    with pytest.MonkeyPatch.context() as patch:
-        AskedAt(stop, owner, name, calls, patch)
-        assert train(config, folder, Silent(), stop).interrupted
-    return newest(folder)
-
-
-def optimizer_class() -> Any:
-    import torch
-
-    return torch.optim.AdamW
 
 
 WHERE = {

@@ -30,6 +30,7 @@ def sandboxed(place: Path, mount: list[str], arguments: list[str]) -> subprocess
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.bubblewrap
 def test_a_full_disk_ends_in_words_and_the_run_goes_on_when_there_is_space(tmp_path: Path) -> None:
     """On a real file system of 3 MiB: what was whole when it filled up is copied out, and resumed."""
     place, rescued = tmp_path / "disk", tmp_path / "rescued"
@@ -47,6 +48,7 @@ def test_a_full_disk_ends_in_words_and_the_run_goes_on_when_there_is_space(tmp_p
     assert [json.loads(line)["step"] for line in (rescued / "run" / "metrics.jsonl").read_text().splitlines()] == list(range(1, 41))
 
 
+@pytest.mark.bubblewrap
 def test_a_folder_that_is_read_only_is_refused_in_words(tmp_path: Path) -> None:
     run(small_config(), tmp_path / "run", stop_after=2)
     before = files_of(tmp_path / "run")

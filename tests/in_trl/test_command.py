@@ -62,7 +62,8 @@ def weights(folder: Path, optimizer_steps: int = 8) -> dict[str, torch.Tensor]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    """All but who holds the lock."""
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "lock"}
 
 
 def trained_on(row: dict[str, Any]) -> dict[str, Any]:

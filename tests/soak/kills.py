@@ -11,6 +11,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -156,13 +158,33 @@ def soak(count: int, seed: int, tell: Any = print) -> dict[str, Any]:
     }
 
 
+def in_parallel(count: int, seed: int, jobs: int) -> dict[str, Any]:
+    """Each job is a process of its own with seeds of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [Path(scratch) / f"{job}.json" for job in range(jobs)]
+        command = [sys.executable, "-m", "soak.kills", "--count", str(-(-count // jobs))]
+        started = [subprocess.Popen([*command, "--seed", str(seed + 1000 * job), "--out", str(file)]) for job, file in enumerate(files)]
+        for process in started:
+            process.wait()
+        parts = [json.loads(file.read_text()) for file in files]
+    return {
+        "kills": sum(part["kills"] for part in parts),
+        "by_stage": dict(sum((Counter(part["by_stage"]) for part in parts), Counter())),
+        "runs": sum(part["runs"] for part in parts),
+        "unusable": [said for part in parts for said in part["unusable"]],
+        "different": [said for part in parts for said in part["different"]],
+        "seconds": max(part["seconds"] for part in parts),
+    }
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--count", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--jobs", type=int, default=1)
     options.add_argument("--out", type=Path)
     given = options.parse_args()
-    found = soak(given.count, given.seed)
+    found = soak(given.count, given.seed) if given.jobs == 1 else in_parallel(given.count, given.seed, given.jobs)
     print(json.dumps(found, indent=2))
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -13,7 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```(?:\n\n```text\n(?P<output>.*?)```)?", re.DOTALL)
 EXAMPLES = [
-    pytest.param(match["code"], match["output"], id=f"{page.relative_to(ROOT)}:{page.read_text()[: match.start()].count(chr(10)) + 1}")
+    pytest.param(
+        match["code"],
+        match["output"],
+        id=f"{page.relative_to(ROOT)}:{page.read_text()[: match.start()].count(chr(10)) + 1}",
+        marks=[pytest.mark.bubblewrap] if page.name == "sandbox.md" else [],
+    )
     for page in PAGES
     for match in EXAMPLE.finditer(page.read_text())
 ]

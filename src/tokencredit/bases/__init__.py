@@ -13,12 +13,21 @@ def shipped_bases() -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.joinpath("config.json").is_file())
 
 
+def _is_folder(path: Path) -> bool:
+    """A name that no file system would take is no folder."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def model_folder(name: str) -> Path:
     """A shipped base by name, else a folder that holds a model or a run (its best checkpoint); anything else is refused."""
     if name in shipped_bases():
         return Path(str(files("tokencredit").joinpath("bases", name)))
     folder = Path(name)
-    if not folder.is_dir():
+    if not _is_folder(folder):
+        name = name if len(name) <= 200 else f"{name[:60]}..."
         raise ConfigError(f"model {name!r} is neither a shipped base nor a folder; {nearest(name, shipped_bases())}")
     if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
         best = best_model(folder)

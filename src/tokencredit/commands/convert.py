@@ -9,6 +9,7 @@ import tyro
 
 from tokencredit.bases import model_folder
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.report.visible import visible
 from tokencredit.rollout_file.chat import Render, chat_renderer
 from tokencredit.rollout_file.formats import convert_rows, format_of
 from tokencredit.rollout_file.load import load
@@ -61,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         notes |= dict.fromkeys(found.notes)
     write_rows(options.out, rows, force=options.force)
     for note in notes:
-        print(note)
+        print(visible(note))
     groups = {(row["step"], row["prompt"]) for row in rows}
     ungraded = sum(row["score"] != row["score"] for row in rows)
     print(f"{len(rows)} responses in {len(groups)} groups, {ungraded} not graded, written to {options.out}")

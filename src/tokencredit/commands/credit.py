@@ -12,6 +12,7 @@ from tokencredit.commands.flags import check_recipe_agrees
 from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.report.visible import visible
 from tokencredit.rollout_file.write import check_out, write_columns
 
 Layer = Mapping[str, Any]
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.out is not None:
         write_columns(options.out, columns, force=options.force)
     for line in (*notes, *_summary(columns)):
-        print(line)
+        print(visible(line))
     print(f"written to {options.out}" if options.out is not None else "give --out FILE to keep one row per token")
     return EXIT_OK
 

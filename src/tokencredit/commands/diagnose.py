@@ -19,6 +19,7 @@ from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.mistakes import in_words
 from tokencredit.nearest import nearest
+from tokencredit.report.visible import visible
 
 if TYPE_CHECKING:
     from tokencredit.record import RunFolder
@@ -116,9 +117,9 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.look import judge
     from tokencredit.engine.local.metrics import mean_entropy
+    from tokencredit.engine.local.recording import entropy_history
     from tokencredit.engine.local.replay import recreate
     from tokencredit.engine.local.tokens import label_tokens, token_columns
-    from tokencredit.engine.local.recording import entropy_history
     from tokencredit.record import RunFolder
 
     source = RunFolder(path)
@@ -184,7 +185,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     for note in (*stored.notes, *offline_notes(config)):
-        print(note)
+        print(visible(note))
     print(
         f"The step is ours: recipe {config.recipe}, {len(trained.plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
         f"{config.optimizer.learning_rate:g}. What splitting does is said of this plan.\n"
@@ -233,7 +234,7 @@ def _tell(found: dict[str, Any], out: Path) -> None:
     console = Console() if Console().is_terminal else Console(width=120)
     for finding in found["findings"]:
         # As text: classes of a rollout file may hold what a terminal library would take for its own marks.
-        console.print(Text.assemble((finding["name"], "bold"), f"  {finding['note']}\n"))
+        console.print(Text.assemble((finding["name"], "bold"), f"  {visible(finding['note'])}\n"))
     sampled = f" {found['rollouts_used']:,} rollouts were sampled for it." if found["rollouts_used"] else ""
     console.print(
         f"Findings of step {found['step']} are in {out}/findings.{sampled} See them with: tokencredit report {out}", highlight=False

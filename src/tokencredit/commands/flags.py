@@ -83,7 +83,7 @@ def check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None)
     spelled_out = [stage for stage in STAGES if stage in layer]
     if recipe is not None and layer.get("recipe", recipe) != recipe and spelled_out:
         raise ConfigError(
-            f"{name} is a {layer['recipe']} run and spells out {', '.join(spelled_out)}, which --recipe {recipe} would not replace; "
+            f"{name} is a {layer['recipe']} run and spells out {', '.join(spelled_out)}, which --recipe {recipe[:60]} would not replace; "
             "start from a file without them"
         )
 

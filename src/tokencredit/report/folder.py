@@ -10,7 +10,7 @@ from typing import Any
 
 from tokencredit.compose import read_toml
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
+from tokencredit.mistakes import first_line, shortened
 from tokencredit.report.damage import check_columns, check_plan
 
 Columns = dict[str, list[Any]]
@@ -199,8 +199,7 @@ def _parquet(path: Path) -> Columns:
         return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ValueError, OverflowError, LookupError, pyarrow.ArrowException) as problem:
         # Not Parquet, two columns of one name, text that is not UTF-8, moments beyond the calendar.
-        said = next(iter(str(problem)[:200].splitlines()), type(problem).__name__)
-        raise ConfigError(f"{path} cannot be read as Parquet: {said}") from None
+        raise ConfigError(f"{path} cannot be read as Parquet: {first_line(problem)}") from None
 
 
 def setting(config: Mapping[str, Any], path: str, default: Any = None) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import first_line
 from tokencredit.rollout_file.cells import Place, is_missing, listed, shortened, whole_number
 
 PARQUET_MARK = b"PAR1"
@@ -64,10 +65,6 @@ def _column(path: Path, name: str, cells: Any) -> list[Any]:
     except Exception as problem:
         said = f"column {listed([name])} of type {str(cells.type)[:60]} cannot be read ({first_line(problem)}); leave it out"
         raise ConfigError(f"rollout file {path}: {said}") from None
-
-
-def first_line(problem: Exception) -> str:
-    return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
 
 
 def _load_lines(path: Path, step: int | Literal["all"] | None) -> Loaded:

@@ -3,7 +3,6 @@
 Off unless `allow_code_execution` is set, because it runs on this machine what a model wrote.
 """
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +14,9 @@ from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.sandbox import Isolation, settle
 from tokencredit.grade.sandbox.child import START_SECONDS
+from tokencredit.tasks.json_lines import Line, read_objects, text_cell
 from tokencredit.tasks.jsonl import Grading, Jsonl
-from tokencredit.tasks.jsonl_rows import BYTE_ORDER_MARK, Line, Row, _cell, _distinct, _object
-from tokencredit.tasks.protocol import Split
-from tokencredit.tasks.split import split_of
+from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides
 
 TEMPLATE = "{text}\nWrite it in Python, in one ```python block. It will be called like this: {call}\n"
 
@@ -33,6 +31,8 @@ class CodeColumns(NamedTuple):
 
 class Code(Jsonl):
     """Rows, splits and the checking of gold answers as in `jsonl`; a row's reference solution is the response that must be right."""
+
+    decides_gold = "task.code, task.tests and task.setup"
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class Code(Jsonl):
         self._grading = Grading((), lambda row, _: row.written)
         self._pattern = None
         columns = CodeColumns(text, tests, setup, code, template)
-        self._sides = _sides(Path(path), None if held_out_path is None else Path(held_out_path), columns)
+        self._sides = two_sides(
+            lambda file, field: _read(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
+        )
         self._sources = {"train": path, "held-out": held_out_path or path}
         self._pool = GraderPool(
             grader="code",
@@ -86,33 +88,12 @@ class Code(Jsonl):
         )
 
 
-def _sides(path: Path, held_out_path: Path | None, columns: CodeColumns) -> dict[Split, list[Row]]:
-    rows = _read(path, "path", columns)
-    if held_out_path is None:
-        return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
-    held_out = _read(held_out_path, "held_out_path", columns)
-    shared = {row.prompt for row in rows} & {row.prompt for row in held_out}
-    if shared:
-        raise ConfigError(
-            f"{len(shared)} problems of task.held_out_path {held_out_path} are trained on, such as {textwrap.shorten(min(shared), 60)!r}; "
-            "leave them out of one file"
-        )
-    return {"train": rows, "held-out": held_out}
-
-
 def _read(path: Path, field: str, columns: CodeColumns) -> list[Row]:
-    try:
-        content = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
-    except OSError as failure:
-        raise ConfigError(f"task.{field} {path} cannot be read: {failure.strerror or failure}; give a JSON-lines file") from None
-    lines = [(Line(path, number), raw) for number, raw in enumerate(content.split(b"\n"), 1) if raw.strip()]
-    if not lines:
-        raise ConfigError(f"task.{field} {path} is empty; give one JSON object per line")
-    return _distinct(path, [_row(line, _object(line, raw), columns) for line, raw in lines])
+    return distinct(path, [_row(line, cells, columns) for line, cells in read_objects(path, field)])
 
 
 def _row(line: Line, cells: Mapping[str, Any], columns: CodeColumns) -> Row:
-    text, reference = (_cell(line, cells, field, getattr(columns, field)) for field in ("text", "code"))
+    text, reference = (text_cell(line, cells, field, getattr(columns, field)) for field in ("text", "code"))
     tests, setup = cells.get(columns.tests), cells.get(columns.setup, "")
     if not isinstance(tests, list) or not tests or not all(type(test) is str for test in tests):
         raise line.wrong(f"{columns.tests} must be a list of assertions as text; set task.tests to the column that is meant")

@@ -11,9 +11,8 @@ from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.text import compiled, last_match
 from tokencredit.grade.verdict import Verdict
-from tokencredit.tasks.jsonl_rows import Columns, Row, read_rows
+from tokencredit.tasks.jsonl_rows import Columns, Row, read_rows, two_sides
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
-from tokencredit.tasks.split import split_of
 
 Pattern = re.Pattern[str]
 
@@ -48,6 +47,8 @@ GRADINGS: dict[str, Grading] = {
 class Jsonl:
     """Without a file of held-out rows, the prompt's own text decides on which side a row is, as in every task."""
 
+    decides_gold = "task.grading, task.answer and task.gold_pattern"
+
     def __init__(
         self,
         *,
@@ -76,8 +77,9 @@ class Jsonl:
         self._grading = GRADINGS[grading]
         self._pattern = None if pattern is None else compiled(pattern, "task.pattern")
         gold = None if gold_pattern is None else compiled(gold_pattern, "task.gold_pattern")
-        self._sides = _read_sides(
-            Path(path), None if held_out_path is None else Path(held_out_path), Columns(question, answer, template, gold)
+        columns = Columns(question, answer, template, gold)
+        self._sides = two_sides(
+            lambda file, field: read_rows(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
         )
         self._sources = {"train": path, "held-out": held_out_path or path}
         self._pool = GraderPool(grader=grading, knobs=knobs, limits=GradeLimits(seconds=deadline, memory_mib=memory), workers=workers)
@@ -122,10 +124,7 @@ class Jsonl:
         failed = tuple((row.line, f"{self._sources[split]}: {_why(row, verdict)}") for split, row, verdict in bad)
         if failed and len(failed) == len(asked):
             line, reason = failed[0]
-            raise ConfigError(
-                f"none of the {len(asked)} gold answers is graded right, line {line} of {reason}; see task.grading, task.answer and "
-                "task.gold_pattern"
-            )
+            raise ConfigError(f"none of the {len(asked)} gold answers is graded right, line {line} of {reason}; see {self.decides_gold}")
         self.leave_out(failed)
         return GoldReport(checked=len(asked), failed=failed)
 
@@ -140,18 +139,3 @@ class Jsonl:
 
 def _why(row: Row, verdict: Verdict) -> str:
     return verdict.reason or f"the gold answer {row.gold[:60]!r} is graded {verdict.score:g} against itself"
-
-
-def _read_sides(path: Path, held_out_path: Path | None, columns: Columns) -> dict[Split, list[Row]]:
-    rows = read_rows(path, "path", columns)
-    if held_out_path is None:
-        return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
-    held_out = read_rows(held_out_path, "held_out_path", columns)
-    trained = {row.prompt: row.line for row in rows}
-    leaks = [(trained[row.prompt], row.line) for row in held_out if row.prompt in trained]
-    if leaks:
-        raise ConfigError(
-            f"{len(leaks)} questions of task.held_out_path {held_out_path} are trained on: line {leaks[0][1]} stands in {path} on line "
-            f"{leaks[0][0]} too; leave them out of one file"
-        )
-    return {"train": rows, "held-out": held_out}

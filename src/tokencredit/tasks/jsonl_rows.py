@@ -1,15 +1,15 @@
-"""Questions and gold answers from a JSON-lines file: read right, or refused with file, line, field and what would be right."""
+"""Questions and gold answers of a file, and on which side each row is: trained on or held out."""
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.grade.text import last_match
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+from tokencredit.tasks.json_lines import Line, Numeral, read_objects, shortened, text_cell
+from tokencredit.tasks.protocol import Split
+from tokencredit.tasks.split import split_of
 
 
 class Row(NamedTuple):
@@ -29,91 +29,46 @@ class Columns(NamedTuple):
     gold_pattern: re.Pattern[str] | None
 
 
-class Numeral(str):
-    """A number as the file writes it: 0.50 stays 0.50, and no integer is too long."""
-
-
-class Line(NamedTuple):
-    file: Path
-    number: int
-
-    def wrong(self, why: str) -> ConfigError:
-        return ConfigError(f"{self.file}, line {self.number}: {why}")
-
-
-_DECODER = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral)
-
-
 def read_rows(path: Path, field: str, columns: Columns) -> list[Row]:
-    """One per prompt: a row that repeats another is dropped, two that disagree on the answer are refused. Empty lines are skipped."""
-    if not path.is_file():
-        raise ConfigError(f"task.{field} {_shortened(str(path))} is not a file; give a JSON-lines file")
-    try:
-        content = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
-    except OSError as failure:
-        raise ConfigError(f"task.{field} {path} cannot be read: {failure.strerror or failure}; give a JSON-lines file") from None
-    # Never `splitlines`: a JSON string may hold other line ends than the newline.
-    lines = [(Line(path, number), raw) for number, raw in enumerate(content.split(b"\n"), 1) if raw.strip()]
-    if not lines:
-        raise ConfigError(f"task.{field} {path} is empty; give one JSON object per line")
-    return _distinct(path, [_row(line, _object(line, raw), columns) for line, raw in lines])
-
-
-def _object(line: Line, raw: bytes) -> dict[str, Any]:
-    try:
-        cells = _DECODER.decode(raw.decode("utf-8").strip())
-    except UnicodeDecodeError as failure:
-        raise line.wrong(f"byte {raw[failure.start]:#04x} at place {failure.start + 1} is not UTF-8; save the file as UTF-8") from None
-    except RecursionError:
-        raise line.wrong("JSON nested too deeply; give one flat object per line") from None
-    except ValueError as failure:
-        raise line.wrong(f"not JSON ({failure}); give one object per line") from None
-    if not isinstance(cells, dict):
-        raise line.wrong(f'{_shortened(cells)} is not an object; give one like {{"question": ..., "answer": ...}}')
-    return cells
+    return distinct(path, [_row(line, cells, columns) for line, cells in read_objects(path, field)])
 
 
 def _row(line: Line, cells: Mapping[str, Any], columns: Columns) -> Row:
-    question = _cell(line, cells, "question", columns.question)
-    written = _cell(line, cells, "answer", columns.answer)
+    question = text_cell(line, cells, "question", columns.question)
+    written = text_cell(line, cells, "answer", columns.answer)
     if isinstance(question, Numeral):
-        raise line.wrong(f"{columns.question} is the number {_shortened(question)}; give text")
+        raise line.wrong(f"{columns.question} is the number {shortened(question)}; give text")
     pattern = columns.gold_pattern
     gold = written if pattern is None else last_match(pattern, written)
     if pattern is not None and (gold is None or not gold.strip()):
-        raise line.wrong(f"{columns.answer} is {_shortened(written)}, in which task.gold_pattern {pattern.pattern!r} finds no gold answer")
+        raise line.wrong(f"{columns.answer} is {shortened(written)}, in which task.gold_pattern {pattern.pattern!r} finds no gold answer")
     return Row(line.number, columns.template.replace("{question}", question), str(gold or "").strip(), str(written))
 
 
-def _cell(line: Line, cells: Mapping[str, Any], field: str, column: str) -> str:
-    if column not in cells:
-        held = ", ".join(sorted(cells)[:20]) or "nothing"
-        raise line.wrong(f"no column {column!r}; it holds {held[:200]}. Set task.{field} to the column that is meant")
-    value = cells[column]
-    if not isinstance(value, str):
-        raise line.wrong(f"{column} is {_shortened(value)}; give text{' or a finite number' if field == 'answer' else ''}")
-    if not value.strip():
-        raise line.wrong(f"{column} is empty; give text, or leave the line out")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise line.wrong(f"{column} is {ascii(value)[:60]}, half of a character pair stands alone in it; give whole characters")
-    return value
-
-
-def _distinct(path: Path, rows: list[Row]) -> list[Row]:
+def distinct(path: Path, rows: list[Row]) -> list[Row]:
+    """One per prompt: a row that repeats another is dropped, two that disagree on the answer are refused."""
     first: dict[str, Row] = {}
     for row in rows:
         known = first.setdefault(row.prompt, row)
         if known.gold != row.gold:
             raise ConfigError(
-                f"{path}, line {row.line}: the same question as on line {known.line}, but the answer is {_shortened(row.gold)} and not "
-                f"{_shortened(known.gold)}; keep one of them"
+                f"{path}, line {row.line}: the same question as on line {known.line}, but the answer is {shortened(row.gold)} and not "
+                f"{shortened(known.gold)}; keep one of them"
             )
     return list(first.values())
 
 
-def _shortened(value: Any) -> str:
-    try:
-        text = ascii(value)
-    except RecursionError:
-        text = "..."
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def two_sides(read: Callable[[Path, str], list[Row]], path: Path, held_out_path: Path | None) -> dict[Split, list[Row]]:
+    """`read(file, option)` each file; without one of held-out rows, a prompt's own text decides. A question on both sides is refused."""
+    rows = read(path, "path")
+    if held_out_path is None:
+        return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
+    held_out = read(held_out_path, "held_out_path")
+    trained = {row.prompt: row.line for row in rows}
+    leaks = [(trained[row.prompt], row.line) for row in held_out if row.prompt in trained]
+    if leaks:
+        raise ConfigError(
+            f"{len(leaks)} questions of task.held_out_path {held_out_path} are trained on: line {leaks[0][1]} stands in {path} on line "
+            f"{leaks[0][0]} too; leave them out of one file"
+        )
+    return {"train": rows, "held-out": held_out}

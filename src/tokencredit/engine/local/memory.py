@@ -1,6 +1,7 @@
 """Running out of memory: try once more with half as much in a pass. Denominators come from the plan, so the gradient stays the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -60,6 +61,20 @@ def _try(work: Callable[[int], Found], tokens: int) -> Found | _Failed:
         if not is_out_of_memory(problem):
             raise
     return _Failed()
+
+
+@contextmanager
+def memory_in_words() -> Iterator[None]:
+    """For work that has no smaller form: sampling draws for all of its rows at once, so half of them would be other draws."""
+    try:
+        yield
+    except Exception as problem:
+        if not is_out_of_memory(problem):
+            raise
+        raise GuardError(
+            f"out of memory while sampling, evaluating or saving; peak memory {peak_memory()}; lower sampling.prompts, "
+            "sampling.group_size or sampling.max_new_tokens"
+        ) from None
 
 
 def peak_memory() -> str:

@@ -1,27 +1,17 @@
 """The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
 
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from tokencredit.bases import model_folder
+from tokencredit.engine.local.pieces import joining_pieces, text_alone
 from tokencredit.errors import ConfigError
 
 TINY_PARAMETERS = 5_000_000
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
-"""What `transformers` raises for a folder it cannot make a model of."""
-
-
-@lru_cache(maxsize=1 << 16)
-def _text_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Kept, because a batch holds the same few tokens thousands of times and reading one takes as long as a small matrix product."""
-    return str(tokenizer.decode([token]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +35,11 @@ class Policy:
 
     def token_texts(self, tokens: list[int]) -> list[str]:
         """Each token read alone."""
-        return [_text_of(self.tokenizer, token) for token in tokens]
+        return [text_alone(self.tokenizer, token) for token in tokens]
 
     def pieces(self, tokens: list[int]) -> list[str]:
         """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
-        alone = self.token_texts(tokens)
-        if "".join(alone) == self.tokenizer.decode(tokens):
-            return alone
-        texts = [str(self.tokenizer.decode(tokens[:count])) for count in range(len(tokens) + 1)]
-        return [after[len(before) :] for before, after in pairwise(texts)]
+        return joining_pieces(self.tokenizer, tokens)
 
 
 def choose_device(asked: str) -> torch.device:
@@ -68,22 +54,33 @@ def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_cod
     # Bars for shards of a model that loads in an instant would tear our own progress display.
     transformers_logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float64 if dtype == "float64" else torch.float32,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            output_loading_info=True,
         )
+        model, found = loaded
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except UNREADABLE as problem:
-        raise ConfigError(f"model folder {folder} cannot be loaded as a causal LM: {problem}") from None
+    except Exception as problem:  # each of the libraries raises kinds of its own, tokenizers a plain Exception
+        raise ConfigError(f"model folder {folder} cannot be loaded as a causal LM: {str(problem)[:500]}") from None
+    # transformers would fill these with random numbers and only log it.
+    if lacking := sorted(found["missing_keys"]):
+        raise ConfigError(
+            f"model folder {folder} lacks {len(lacking)} weights of its config.json, {lacking[0]} among them; save the whole model"
+        )
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = tokenizer.eos_token_id if ends is None else ends
-    if ends is None:
+    ends = tuple(ends) if isinstance(ends, list | tuple) else () if ends is None else (ends,)
+    if not ends:
         raise ConfigError(f"model folder {folder} names no end-of-sequence token; set eos_token_id in its generation_config.json")
+    size = model.get_input_embeddings().weight.shape[0]
+    if odd := [end for end in ends if not isinstance(end, int) or isinstance(end, bool) or not 0 <= end < size]:
+        raise ConfigError(f"model folder {folder}: eos_token_id is {odd[0]!r:.60}; it must be a token id below {size}")
     cast(torch.nn.Module, model).to(device)
     model.eval()
-    return Policy(model=model, tokenizer=tokenizer, end_tokens=tuple(ends) if isinstance(ends, (list, tuple)) else (int(ends),))
+    return Policy(model=model, tokenizer=tokenizer, end_tokens=ends)
 
 
 def set_threads(asked: int, model: PreTrainedModel) -> None:

@@ -1,6 +1,7 @@
 """What a training step leaves in the run folder besides its row of metrics: plan, tokens, findings."""
 
 import json
+from pathlib import Path
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local import metrics
@@ -8,6 +9,7 @@ from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
+from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.tasks import Task
 
@@ -25,8 +27,14 @@ def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[
 
 def diagnosis_rollouts(folder: RunFolder) -> int:
     """What looks sampled by themselves; none of it was trained on."""
-    files = (file for _, file in folder.step_files("findings") if file.suffix == ".json")
-    return sum(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"] for file in files)
+    return sum(_rollouts_of(file) for _, file in folder.step_files("findings") if file.suffix == ".json")
+
+
+def _rollouts_of(file: Path) -> int:
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise ConfigError(f"{file} is damaged: {problem}; remove it to go on without its count") from None
 
 
 def record_step(folder: RunFolder, policy: Policy, task: Task, config: TrainConfig, step: int, trained: TrainedBatch) -> None:

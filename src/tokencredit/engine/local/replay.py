@@ -62,5 +62,5 @@ def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[
     if finished.trained is None:
         raise ConfigError(f"step {step} of this run had nothing to learn from, so no update to look at; name another step")
     tell(step - start.step, step - start.step)
-    written = [row["digest"] for row in folder.read("plans.jsonl") if row["step"] == step]
+    written = [row.get("digest") for row in folder.read("plans.jsonl") if row["step"] == step]
     return Recreated(stepper, finished.trained, start, written == [finished.trained.plan.digest] if written else None)

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 
 from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.engine.local.policy import Policy
-from tokencredit.errors import BadNumbersError
+from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.types import Rollouts
@@ -74,6 +74,8 @@ def sample(
     dtype: str = "float32",
 ) -> Sampled:
     """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
+    if not all(prompts):
+        raise ConfigError("a prompt has no tokens under this model's tokenizer; there is nothing to answer")
     device = policy.device
     generator = torch.Generator(device=device).manual_seed(seed)
     rows = len(prompts) * group_size

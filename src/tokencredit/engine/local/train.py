@@ -32,6 +32,7 @@ from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.generators import seed_generators
 from tokencredit.engine.local.listener import Listener, NobodyWatching
+from tokencredit.engine.local.memory import memory_in_words
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, record_step
 from tokencredit.engine.local.refused import dump_refused
@@ -284,10 +285,11 @@ def train(
     if config.engine != "local":
         raise ConfigError(f"engine is {config.engine!r}, but this is the local engine; call tokencredit.engine.{config.engine}.run.train")
     folder, listener, stop = RunFolder(path), listener or NobodyWatching(), stop or StopRequest()
-    if resume:
+    with memory_in_words():
+        if resume:
+            with locked(path):
+                return Trainer(config, folder, resume=True).run(listener, stop)
+        trainer = Trainer(config, folder)
+        folder.begin(to_toml(config))
         with locked(path):
-            return Trainer(config, folder, resume=True).run(listener, stop)
-    trainer = Trainer(config, folder)
-    folder.begin(to_toml(config))
-    with locked(path):
-        return trainer.run(listener, stop)
+            return trainer.run(listener, stop)

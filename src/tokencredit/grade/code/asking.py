@@ -89,4 +89,5 @@ def answer_all():
     os._exit(0)
 
 
-answer_all()
+if __name__ == "__main__":
+    answer_all()

@@ -110,7 +110,7 @@ class _Cut:
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 sides = (left, *comparators)
                 # Against True, False or None a question may be the verdict itself: `operator.eq(f(x), 3) == True`.
-                compared = not any(isinstance(side, ast.Constant) and side.value in (True, False, None) for side in sides)
+                compared = not any(isinstance(side, ast.Constant) and isinstance(side.value, bool | None) for side in sides)
                 return Chain(tuple(COMPARISONS[type(op)] for op in ops), tuple(self.part(side, compared=compared) for side in sides))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
                 return Applied(ARITHMETIC[type(op)], (self.part(left, compared=compared), self.part(right, compared=compared)))
@@ -159,7 +159,7 @@ class _Cut:
                 return self.concerns_the_program(name)
             case ast.Call(func=ast.Attribute(value=owner)):
                 return isinstance(owner, ast.Name) and self.concerns_the_program(owner)
-            case ast.Subscript(value=owner):
+            case ast.Subscript(value=owner) | ast.Call(func=ast.Call() as owner):
                 return self._asks_the_program_itself(owner)
         return isinstance(node, ast.Name)
 

@@ -78,4 +78,5 @@ def begin() -> str:
     return source
 
 
-exec(compile(begin(), "program.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+if __name__ == "__main__":
+    exec(compile(begin(), "program.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
