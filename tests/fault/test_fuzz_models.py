@@ -58,6 +58,12 @@ def another_shape(folder: Path) -> None:
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
+def one_tensor_less(folder: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
 def write(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content) and None
 
@@ -80,6 +86,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a header of 2^63 bytes": (header_of(2**63), "cannot be loaded as a causal LM"),
     "a header of no bytes": (header_of(0), "cannot be loaded as a causal LM"),
     "a tensor of another shape": (another_shape, "cannot be loaded as a causal LM"),
+    "a weight that is missing": (one_tensor_less, "lacks 1 weights of its config.json, model.norm.weight among them"),
+    "a tokenizer of noise": (write("tokenizer.json", b"\xff{"), "cannot be loaded as a causal LM"),
+    "an end token nobody has": (
+        edit_json("generation_config.json", eos_token_id=10**6),
+        "eos_token_id is 1000000; it must be a token id below",
+    ),
+    "an end token that is a word": (edit_json("generation_config.json", eos_token_id="end"), "model folder"),
     "another width": (edit_json("config.json", hidden_size=32), "cannot be loaded as a causal LM"),
 }
 

@@ -19,7 +19,7 @@ from tokencredit.storage.lock import locked
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.whole import publishing, remove_folder, write_whole
 
-TRAIN = ["train", "--out", "run", "--steps", "40", "--save-every", "1", "--tokens-every", "1", *SMALL]
+TRAIN = ["train", "--out", "run", "--steps", "6", "--save-every", "1", "--tokens-every", "1", *SMALL]
 
 
 def sandboxed(place: Path, mount: list[str], arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,7 @@ def test_a_full_disk_ends_in_words_and_the_run_goes_on_when_there_is_space(tmp_p
     assert damage(saved) is None
     said = tokencredit("train", "--resume", "run", "--no-report", cwd=rescued)
     assert said.returncode == 0, said.stderr
-    assert [json.loads(line)["step"] for line in (rescued / "run" / "metrics.jsonl").read_text().splitlines()] == list(range(1, 41))
+    assert [json.loads(line)["step"] for line in (rescued / "run" / "metrics.jsonl").read_text().splitlines()] == list(range(1, 7))
 
 
 @pytest.mark.bubblewrap

@@ -31,6 +31,7 @@ class RunProgress:
         self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="measuring the base")
         self.seconds = 0.0
         self.tokens = 0
+        self.told_of_ungraded = False
         if bar is None:
             into = f"{config.steps} steps, into {folder}"
             console.print(visible(f"training {config.recipe} on {config.task.type} from {config.model}, {into}"), markup=False)
@@ -58,6 +59,8 @@ class RunProgress:
             f"reward {row.get('reward', float('nan')):.2f}  held-out {self.held_out:<15}  "
             f"entropy {row.get('entropy', float('nan')):.3f}  {self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s"
         )
+        if ungraded := row.get("ungraded"):
+            line += f"  not graded {ungraded}"
         if self.bar is not None and self.task_id is not None:
             self.bar.update(self.task_id, completed=row["step"], line=line)
         if evaluated or (self.bar is None and row["step"] in (1, self.config.steps)):
@@ -66,6 +69,10 @@ class RunProgress:
             self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
 
     def told(self, step: int, kind: str, message: str) -> None:
+        """Answers that cannot be graded may come at every step: said in full once, then counted on the line."""
+        if kind == "ungraded" and self.told_of_ungraded:
+            return
+        self.told_of_ungraded = self.told_of_ungraded or kind == "ungraded"
         self.console.print(f"step {step:>4}  {kind}: {brief(message)}", style="yellow", highlight=False, markup=False)
 
 

@@ -42,6 +42,7 @@ class Attempt:
             return
         try:
             self.planned = stepper.plan(self.number, self.gathered, state, self.watch)
+            self.gathered = self.planned.gathered
         except BadNumbersError as bad:
             self.refusal = bad
 

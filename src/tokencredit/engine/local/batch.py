@@ -29,6 +29,10 @@ class GatheredBatch(NamedTuple):
     ungraded: Mapping[str, int] = {}
     """Why responses could not be graded, and how many."""
 
+    def without_hidden(self) -> "GatheredBatch":
+        """Hidden states are the largest part of a batch, and nobody needs them once the credit is assigned."""
+        return self._replace(evidence=self.evidence._replace(hidden=None))
+
 
 class PlannedBatch(NamedTuple):
     """Credited and planned: what the optimizer steps need, and what a checkpoint between two of them keeps."""

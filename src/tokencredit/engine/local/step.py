@@ -139,7 +139,7 @@ class Stepper:
             )
         with watch.stage("plan"):
             plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number))
-        return PlannedBatch(gathered, credited, plan, state)
+        return PlannedBatch(gathered.without_hidden(), credited, plan, state)
 
     def take(
         self,
@@ -179,6 +179,7 @@ class Stepper:
         if not gathered.problems:
             return FinishedStep(gathered.rollouts_used, state, None, {})
         planned = self.plan(number, gathered, state, watch)
+        gathered = planned.gathered
         return FinishedStep(gathered.rollouts_used, planned.state, self.take(number, planned, watch, look=look), gathered.extra)
 
 
