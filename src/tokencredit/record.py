@@ -33,6 +33,7 @@ PACKAGES = (
     "pydantic",
     "tyro",
     "rich",
+    "math-verify",
     "altair",
     "vl-convert-python",
 )

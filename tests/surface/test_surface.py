@@ -146,7 +146,7 @@ def test_doctor_names_versions_and_extras(tmp_path: Path) -> None:
     import torch
 
     said = tokencredit("doctor", cwd=tmp_path).stdout
-    for word in (torch.__version__, "cpu:", "extra trl", "steps-shift"):
+    for word in (torch.__version__, "cpu:", "extra trl", "sandbox", "bubblewrap", "steps-shift"):
         assert word in said
 
 

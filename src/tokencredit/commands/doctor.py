@@ -1,4 +1,4 @@
-"""`tokencredit doctor`: versions, devices, extras, shipped bases. Fails only if the package itself cannot work."""
+"""`tokencredit doctor`: versions, devices, extras, sandbox, shipped bases. Fails only if the package itself cannot work."""
 
 import os
 import platform
@@ -13,6 +13,7 @@ from rich.table import Table
 from tokencredit.bases import shipped_bases
 from tokencredit.errors import EXIT_OK
 from tokencredit.record import PACKAGES
+from tokencredit.report.visible import visible
 
 EXTRAS = {
     "tasks": ("reasoning-gym",),
@@ -48,6 +49,14 @@ def _devices() -> list[str]:
     return found if len(found) > 1 else [*found, "cuda: none"]
 
 
+def _sandbox() -> str:
+    """For task code."""
+    from tokencredit.grade.sandbox.choose import bubblewrap_failure
+
+    failure = bubblewrap_failure()
+    return "bubblewrap works" if failure is None else f"bubblewrap does not work: {visible(failure)}"
+
+
 def run(arguments: Sequence[str]) -> int:
     tyro.cli(DoctorOptions, args=list(arguments), prog="tokencredit doctor")
     table = Table(show_header=False, box=None)
@@ -58,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         table.add_row("device", device)
     for extra, packages in EXTRAS.items():
         table.add_row(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in packages))
+    table.add_row("sandbox", _sandbox())
     table.add_row("bases", ", ".join(shipped_bases()))
     Console().print(table)
     return EXIT_OK
