@@ -17,7 +17,7 @@ def changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]
     return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
 
 
-def accepted_changes(before: TrainConfig, now: TrainConfig, *, steps_done: int) -> dict[str, tuple[Any, Any]]:
+def accepted_changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]:
     """What differs, if all of it may; otherwise a refusal that names every field."""
     found = changes(before, now)
     refused = [
@@ -25,8 +25,8 @@ def accepted_changes(before: TrainConfig, now: TrainConfig, *, steps_done: int) 
         for name, (old, new) in found.items()
         if name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_BELOW)
     ]
-    if now.steps < steps_done:
-        refused.append(f"steps is {now.steps} but {steps_done} are done; give at least that")
+    if now.steps < before.steps:
+        refused.append(f"steps is {now.steps} but the run was configured with {before.steps}; only more may be asked for")
     if refused:
         raise ConfigError("\n".join(refused))
     return found

@@ -179,7 +179,7 @@ def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "tokencredit: stopped: the updates of 3 training steps in a row were refused" in done.stderr
     assert "gradient norm is inf from response" in done.stdout
-    assert len(rows_of(tmp_path / "run", "events.jsonl")) == 3
+    assert [event["kind"] for event in rows_of(tmp_path / "run", "events.jsonl")] == ["guard", "guard", "guard", "stopped"]
 
 
 def broken_model(place: Path, spoil: Callable[[torch.Tensor], None]) -> Path:
@@ -253,7 +253,7 @@ def test_weights_that_can_sample_no_more_are_replayed_although_there_is_no_batch
         Poisoned(patch, torch.optim.AdamW, "step", 2, spoil)
         with pytest.raises(GuardError, match="2 training steps in a row"):
             run(quiet_config(steps=9, guard={"refused_steps": 2}), tmp_path / "run")
-    event = rows_of(tmp_path / "run", "events.jsonl")[-1]
+    event = [event for event in rows_of(tmp_path / "run", "events.jsonl") if event["kind"] == "guard"][-1]
     assert event["stage"] == "log-probs"
     assert not (tmp_path / "run" / event["dump"] / "batch.safetensors").exists()
     said = tokencredit("replay", f"run/{event['dump']}", cwd=tmp_path)
@@ -323,6 +323,7 @@ def test_a_run_without_any_credit_stops_and_says_why(tmp_path: Path, monkeypatch
         with pytest.raises(GuardError, match=rf"no token has received any credit for 3 training steps in a row; {words}"):
             run(quiet_config(steps=9, guard={"silent_steps": 3}), tmp_path / name)
         assert newest(tmp_path / name).name == "step-000003"
+        assert words in rows_of(tmp_path / name, "events.jsonl")[-1]["message"]
     run(quiet_config(steps=9, guard={"silent_steps": 0}), tmp_path / "easy", resume=True)
     assert len(rows_of(tmp_path / "easy", "metrics.jsonl")) == 9
 

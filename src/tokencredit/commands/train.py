@@ -27,7 +27,7 @@ def _is_first_process() -> bool:
 
 def _refuse_resume(folder: Path, config: TrainConfig) -> None:
     """Before anything is loaded. Which checkpoint is whole, and what its step allows, is for the engine to say."""
-    changed = accepted_changes(resolve([read_toml(folder / "config.toml")]), config, steps_done=0)
+    changed = accepted_changes(resolve([read_toml(folder / "config.toml")]), config)
     if config.engine != "local" and changed:
         raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
     result = folder / "result.json"

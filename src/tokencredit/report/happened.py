@@ -16,8 +16,9 @@ KINDS = {
     "ungraded": "not graded",
     "gold": "gold answers",
     "damaged": "damaged checkpoint",
+    "stopped": "stopped",
 }
-SEVERE = frozenset({"guard", "out-of-memory", "damaged"})
+SEVERE = frozenset({"guard", "out-of-memory", "damaged", "stopped"})
 """Something was lost or left out; the rest is to be looked at."""
 
 FEW, MOST, MOST_ROWS = 3, 100, 100

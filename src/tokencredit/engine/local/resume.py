@@ -27,8 +27,7 @@ def find_resume_point(folder: RunFolder, config: TrainConfig) -> ResumePoint:
         wrong = "; ".join(f"{path.name}: {why}" for path, why in found.damaged.items()) or "it holds none that this version wrote"
         raise ConfigError(f"resume {folder.path} has no checkpoint that is whole ({wrong}); start a run of its own")
     progress = None if found.newest is None else load_progress(found.newest)
-    done = 0 if progress is None else progress.step
-    changed = accepted_changes(resolve([read_toml(folder.path / "config.toml")]), config, steps_done=done)
+    changed = accepted_changes(resolve([read_toml(folder.path / "config.toml")]), config)
     return ResumePoint(found.newest, progress, found.damaged, changed)
 
 

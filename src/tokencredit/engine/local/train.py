@@ -200,6 +200,11 @@ class Trainer:
         self.folder.append_event(number + 1, kind, said, more)
         self.listener.told(number + 1, kind, said)
 
+    def _stopping(self, number: int, said: str) -> GuardError:
+        """Written down for the report; a person hears it from the error itself."""
+        self.folder.append_event(number + 1, "stopped", said)
+        return GuardError(said)
+
     def _check_graded(self, attempt: Attempt, progress: Progress) -> None:
         gathered = attempt.gathered
         if gathered is None or not gathered.ungraded:
@@ -209,7 +214,7 @@ class Trainer:
         self._tell(attempt.number, "ungraded", said, {"share": share, "reasons": dict(gathered.ungraded)})
         if share > self.config.guard.ungraded_share:
             self._publish(progress)
-            raise GuardError(f"{said}; that is more than guard.ungraded_share allows")
+            raise self._stopping(attempt.number, f"{said}; that is more than guard.ungraded_share allows")
 
     def _keep_refused(self, attempt: Attempt, progress: Progress) -> None:
         if (bad := attempt.refusal) is None:
@@ -251,15 +256,15 @@ class Trainer:
         config, guard = self.config, self.config.guard
         if watchdog.refused >= guard.refused_steps:
             # Not published: the newest checkpoint is from before the trouble.
-            raise GuardError(f"the updates of {watchdog.refused} training steps in a row were refused; events.jsonl says why")
+            raise self._stopping(
+                done.step - 1, f"the updates of {watchdog.refused} training steps in a row were refused; events.jsonl says why"
+            )
         speechless = bool(guard.silent_steps) and watchdog.silent >= guard.silent_steps
         regular = any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
         if regular or self.stop.asked or speechless or done.step in (done.best_step, config.steps):
             self._publish(done)
         if speechless:
-            said = silence_in_words(row.get("score", float("nan")), watchdog.silent)
-            self._tell(done.step - 1, "guard", said)
-            raise GuardError(said)
+            raise self._stopping(done.step - 1, silence_in_words(row.get("score", float("nan")), watchdog.silent))
         if self.stop.asked:
             raise Abandoned
 
