@@ -107,7 +107,9 @@ class RunFolder:
         """A finished run that goes on is not finished; what it had reached is kept under the number of its steps."""
         path = self.path / "result.json"
         if path.exists():
-            steps = json.loads(path.read_text(encoding="utf-8")).get("steps", 0)
+            steps = 0
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                steps = int(json.loads(path.read_text(encoding="utf-8"))["steps"])
             with storing(path):
                 path.rename(path.with_name(f"result-{steps:06}.json"))
 
@@ -145,6 +147,8 @@ class RunFolder:
     def rewind(self, step: int) -> None:
         """Forget everything after training step `step`, so that a resumed run writes it once."""
         kept = {name: [row for row in self.read(name) if row["step"] <= step] for name in STEP_FILES if (self.path / name).exists()}
+        # Resumes are history: none is forgotten, but a line that a crash cut short goes.
+        kept |= {name: self.read(name) for name in ("resumes.jsonl",) if (self.path / name).exists()}
         for name, rows in kept.items():
             write_whole(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
         for folder in ("tokens", "findings"):

@@ -378,6 +378,18 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+def test_a_task_without_isolation_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROWS[0]))
+    with_it, without = (
+        Code(**CodeTask(path=str(path), allow_code_execution=True, isolation=isolation).model_dump(exclude={"type"}))
+        for isolation in ("bubblewrap", "plain")
+    )
+    assert with_it.cautions == ()
+    assert "without isolation" in without.cautions[0]
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_mistakes_are_named(case: str, tmp_path: Path) -> None:
     cells, options, said = REFUSED[case]

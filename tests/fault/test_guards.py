@@ -365,6 +365,15 @@ def test_a_warning_is_written_told_and_does_not_stop_the_run(tmp_path: Path) -> 
     assert heard == [(1, "warning", event["message"])]
 
 
+def test_what_a_reader_must_know_of_a_task_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokencredit.tasks.steps import Steps
+
+    monkeypatch.setattr(Steps, "cautions", ("programs run without isolation",), raising=False)
+    run(quiet_config(), tmp_path / "run", stop_after=1)
+    run(quiet_config(), tmp_path / "run", resume=True)
+    assert rows_of(tmp_path / "run", "events.jsonl") == [{"step": 0, "kind": "warning", "message": "programs run without isolation"}]
+
+
 def test_ungraded_answers_are_counted_with_their_reasons_and_too_many_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tokencredit.tasks.steps import Steps
 

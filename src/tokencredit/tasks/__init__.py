@@ -4,6 +4,7 @@ from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.jsonl import Jsonl
 from tokencredit.tasks.protocol import (
+    Cautioned,
     GoldChecking,
     GoldReport,
     Problem,
@@ -21,6 +22,7 @@ TASKS: dict[str, type[Task]] = {"steps": Steps, "cotadd": CotAdd, "jsonl": Jsonl
 
 __all__ = [
     "TASKS",
+    "Cautioned",
     "Code",
     "CotAdd",
     "GoldChecking",

@@ -18,6 +18,7 @@ from tokencredit.tasks.json_lines import Line, read_objects, text_cell
 from tokencredit.tasks.jsonl import Grading, Jsonl
 from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides
 
+UNISOLATED = "programs that the model writes run under plain limits, without isolation; docs/sandbox.md says what that leaves open"
 TEMPLATE = "{text}\nWrite it in Python, in one ```python block. It will be called like this: {call}\n"
 
 
@@ -65,6 +66,7 @@ class Code(Jsonl):
                 f"task.template is {template!r}; it must hold {{text}}, where the problem goes; {{call}} and {{tests}} may follow"
             )
         settled = settle(isolation)
+        self.cautions = (UNISOLATED,) if settled == "plain" else ()
         self._grading = Grading((), lambda row, _: row.written)
         self._pattern = None
         columns = CodeColumns(text, tests, setup, code, template)

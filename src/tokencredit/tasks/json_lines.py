@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import shortened
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -74,11 +75,3 @@ def text_cell(line: Line, cells: Mapping[str, Any], field: str, column: str) -> 
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise line.wrong(f"{column} is {ascii(value)[:60]}, half of a character pair stands alone in it; give whole characters")
     return value
-
-
-def shortened(value: Any) -> str:
-    try:
-        text = ascii(value)
-    except RecursionError:
-        text = "..."
-    return text if len(text) <= 60 else f"{text[:57]}..."

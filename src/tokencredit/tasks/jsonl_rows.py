@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.grade.text import last_match
-from tokencredit.tasks.json_lines import Line, Numeral, read_objects, shortened, text_cell
+from tokencredit.mistakes import shortened
+from tokencredit.tasks.json_lines import Line, Numeral, read_objects, text_cell
 from tokencredit.tasks.protocol import Split
 from tokencredit.tasks.split import split_of
 

@@ -69,6 +69,14 @@ class GradingTogether(Task, Protocol):
     def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]: ...
 
 
+@runtime_checkable
+class Cautioned(Task, Protocol):
+    """A task about which a reader of the run must know something."""
+
+    @property
+    def cautions(self) -> tuple[str, ...]: ...
+
+
 class GoldReport(NamedTuple):
     checked: int
     """Gold answers graded as if they were responses."""

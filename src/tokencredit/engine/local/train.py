@@ -47,7 +47,7 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
-from tokencredit.tasks import Task
+from tokencredit.tasks import Cautioned, Task
 
 
 class Outcome(NamedTuple):
@@ -88,8 +88,7 @@ class Trainer:
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         self.listener, self.stop = listener, stop
         state = StageState()
-        if self.gold is not None and (said := write_gold(self.gold, self.folder)) is not None:
-            listener.told(0, "gold", said)
+        self._tell_of_the_task()
         try:
             progress = self.progress or self._measure_base()
             self.watch.seconds = dict(progress.seconds)
@@ -107,6 +106,16 @@ class Trainer:
         result = self._result(progress, after)
         self.folder.write_json("result.json", result)
         return Outcome(self.policy, self.task, state, result, interrupted=False)
+
+    def _tell_of_the_task(self) -> None:
+        """Once, at the very beginning of a run."""
+        if self.gold is not None and (said := write_gold(self.gold, self.folder)) is not None:
+            self.listener.told(0, "gold", said)
+        if isinstance(self.task, Cautioned):
+            told = {event.get("message") for event in self.folder.read("events.jsonl")}
+            for said in self.task.cautions:
+                if said not in told:
+                    self._tell(-1, "warning", said)
 
     def _measure_base(self) -> Progress:
         with self.stop.abandonable(), self.watch.stage("evaluate"):
