@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.storage.whole import PARTIAL, clear_leftovers, storing, sync, write_whole
+from tokencredit.storage.checkpoints import checkpoints_in
+from tokencredit.storage.whole import PARTIAL, clear_leftovers, remove_folder, storing, sync, write_whole
 from tokencredit.tables import best_suffix, write_table
 
 if TYPE_CHECKING:
@@ -155,6 +156,9 @@ class RunFolder:
             for number, file in self.step_files(folder):
                 if number > step:
                     file.unlink()
+        for place, dump in checkpoints_in(self.path / "guards"):
+            if place.step > step:
+                remove_folder(dump)
         for folder in (self.path, *(self.path / name for name in ("tokens", "findings", "checkpoints", "guards"))):
             clear_leftovers(folder)
 

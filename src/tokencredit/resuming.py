@@ -6,9 +6,11 @@ from typing import Any
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
-MAY_CHANGE = frozenset({"steps", "save_every", "keep_last", "keep_every", "threads"})
-MAY_CHANGE_BELOW = ("guard.",)
-"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on."""
+MAY_CHANGE = frozenset({"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens"})
+MAY_CHANGE_BELOW = ("guard.", "diagnose.")
+"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads and
+the budget of a pass change how sums are rounded, and nothing else.
+"""
 
 
 def changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]:

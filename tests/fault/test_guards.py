@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,14 +123,31 @@ def test_after_a_refused_batch_the_next_one_is_trained_on(tmp_path: Path, stage:
     assert rows[2]["grad_norm"] > 0
 
 
-def test_a_guard_that_looked_after_the_update_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wrong twin: the norm is taken for finite, the step is taken, the weights are spoilt."""
-    run(quiet_config(steps=1), tmp_path / "one")
-    monkeypatch.setattr(update.math, "isfinite", lambda value: True)
+def policies_of(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Every policy that is loaded from now on."""
+    from tokencredit.engine.local.step import Stepper
+
+    loaded: list[Any] = []
+    load = Stepper.__init__
+
+    def keeping(self: Any, *given: Any, **named: Any) -> None:
+        load(self, *given, **named)
+        loaded.append(self.policy)
+
+    patch.setattr(Stepper, "__init__", keeping)
+    return loaded
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_guard_that_looked_after_the_update_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
+    """The wrong twin: loss and norm are taken for finite, the step is taken, the weights are spoilt."""
+    loaded = policies_of(monkeypatch)
+    if not guarded:
+        monkeypatch.setattr(update.math, "isfinite", lambda value: True)
     Poisoned(monkeypatch, update, "token_kappa", 3, lambda found: found._replace(kappa=torch.full_like(found.kappa, math.nan)))
-    with pytest.raises(GuardError):
-        run(quiet_config(steps=2), tmp_path / "two")
-    assert not same_weights(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(GuardError) if not guarded else nullcontext():
+        run(quiet_config(steps=2), tmp_path / "run")
+    assert all(bool(parameter.isfinite().all()) for parameter in loaded[0].model.parameters()) == guarded
 
 
 def test_optimizer_steps_before_the_bad_one_stay_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +216,18 @@ def test_a_policy_of_nan_is_stopped_with_code_three(tmp_path: Path) -> None:
     assert "probabilities are not finite" in done.stderr
 
 
+def test_the_last_three_dumps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokencredit.engine.local.step import Stepper
+
+    def bad(self: Any, number: int, *given: Any) -> Any:
+        raise BadNumbersError("credit", "made up", [1])
+
+    monkeypatch.setattr(Stepper, "plan", bad)
+    run(quiet_config(steps=5, guard={"refused_steps": 9}), tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run" / "guards").iterdir()) == ["step-000003", "step-000004", "step-000005"]
+    assert len(rows_of(tmp_path / "run", "events.jsonl")) == 5
+
+
 # --- replay
 
 
@@ -234,25 +264,17 @@ def test_a_run_that_blows_up_by_itself_is_refused_and_replayed(tmp_path: Path) -
 
 
 def test_weights_that_can_sample_no_more_are_replayed_although_there_is_no_batch(tmp_path: Path) -> None:
-    def spoil(done: Any) -> Any:
-        with torch.no_grad():
-            spoilt[0].model.get_output_embeddings().weight.fill_(math.inf)
-        return done
-
-    from tokencredit.engine.local.step import Stepper
-
-    spoilt: list[Any] = []
-    load = Stepper.__init__
-
-    def keeping(self: Any, *given: Any, **named: Any) -> None:
-        load(self, *given, **named)
-        spoilt.append(self.policy)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "__init__", keeping)
+        loaded = policies_of(patch)
+
+        def spoil(done: Any) -> Any:
+            with torch.no_grad():
+                loaded[0].model.get_output_embeddings().weight.fill_(math.inf)
+            return done
+
         Poisoned(patch, torch.optim.AdamW, "step", 2, spoil)
         with pytest.raises(GuardError, match="2 training steps in a row"):
-            run(quiet_config(steps=9, guard={"refused_steps": 2}), tmp_path / "run")
+            run(quiet_config(steps=9, save_every=0, guard={"refused_steps": 2}), tmp_path / "run")
     event = [event for event in rows_of(tmp_path / "run", "events.jsonl") if event["kind"] == "guard"][-1]
     assert event["stage"] == "log-probs"
     assert not (tmp_path / "run" / event["dump"] / "batch.safetensors").exists()

@@ -88,6 +88,8 @@ def test_a_second_failure_stops_with_peak_memory_and_the_longest_row(tmp_path: P
     ):
         run(small_config(), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints" / "step-000001").exists()
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [(event["step"], event["kind"]) for event in events] == [(1, "out-of-memory"), (1, "stopped")]
 
 
 def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:

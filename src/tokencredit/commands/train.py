@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokencredit.anchor import anchored
-from tokencredit.bases import model_folder
 from tokencredit.commands.flags import TrainOptions, parse_train
 from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
@@ -25,28 +24,33 @@ def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _refuse_resume(folder: Path, config: TrainConfig) -> None:
-    """Before anything is loaded. Which checkpoint is whole, and what its step allows, is for the engine to say."""
-    changed = accepted_changes(resolve([read_toml(folder / "config.toml")]), config)
+def _refuse_resume(options: TrainOptions, folder: Path, stored: TrainConfig) -> None:
+    """Before anything is loaded. Which checkpoint is whole is for the engine to say."""
+    config = options.config
+    if options.out is not None:
+        raise ConfigError(f"out is {options.out}, but --resume {folder} goes on in its own folder; leave it out")
+    changed = accepted_changes(stored, config)
     if config.engine != "local" and changed:
         raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
-    result = folder / "result.json"
-    if result.is_file():
-        try:
-            reached = json.loads(result.read_text(encoding="utf-8"))["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return
-        if reached >= config.steps:
-            raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
+    reached = _steps_of_result(folder / "result.json")
+    if reached >= config.steps:
+        raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
+
+
+def _steps_of_result(path: Path) -> int:
+    """0 where there is none, or none that can be read."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def run(arguments: Sequence[str]) -> int:
     options = parse_train(arguments)
-    if options.resume is not None:
-        _refuse_resume(options.resume, options.config)
-    model_folder(options.config.model)
-    if options.resume is None:
-        options = replace(options, config=anchored(options.config))
+    stored = None if options.resume is None else resolve([read_toml(options.resume / "config.toml")])
+    options = replace(options, config=anchored(options.config, stored))
+    if options.resume is not None and stored is not None:
+        _refuse_resume(options, options.resume, stored)
     folder = options.resume or _new_folder(options)
     if options.config.engine == "trl":
         _refuse_for_trl(options.config)

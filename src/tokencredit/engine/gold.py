@@ -35,6 +35,7 @@ def write_gold(report: GoldReport, folder: RunFolder) -> str | None:
         named = "; ".join(f"line {line} of {reason}" for line, reason in report.failed[:NAMED])
         more = f"; and {len(report.failed) - NAMED} more" if len(report.failed) > NAMED else ""
         said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked: {named}{more}"
-        folder.append_event(0, "gold", said, {"failed": len(report.failed), "checked": report.checked})
+        if all(event.get("message") != said for event in folder.read("events.jsonl")):
+            folder.append_event(0, "gold", said, {"failed": len(report.failed), "checked": report.checked})
     folder.write_json(FILE, {"checked": report.checked, "failed": report.failed})
     return said

@@ -36,14 +36,14 @@ class Search(NamedTuple):
     """Newer ones that were passed over, and what is wrong with each."""
 
 
-def place_of(folder: Path) -> Place | None:
-    match = re.fullmatch(r"step-(\d{6,})(?:-(\d+))?", folder.name)
-    return None if match is None or not folder.is_dir() else Place(int(match[1]), int(match[2] or 0))
+def named_place(name: str) -> Place | None:
+    match = re.fullmatch(r"step-(\d{6,})(?:-(\d+))?", name)
+    return None if match is None else Place(int(match[1]), int(match[2] or 0))
 
 
 def checkpoints_in(parent: Path) -> list[tuple[Place, Path]]:
     """Oldest first; whether they are whole is not looked at."""
-    return sorted((place, path) for path in parent.glob("step-*") if (place := place_of(path)) is not None)
+    return sorted((place, path) for path in parent.glob("step-*") if path.is_dir() and (place := named_place(path.name)) is not None)
 
 
 def newest_whole(parent: Path) -> Search:
@@ -61,8 +61,9 @@ def best_model(run: Path) -> Path | None:
     newest = newest_whole(run / "checkpoints").newest
     for told in (run / "result.json", *(() if newest is None else (newest / "state.json",))):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            best = run / "checkpoints" / Place(int(json.loads(told.read_text(encoding="utf-8"))["best_step"])).name
-            if best.is_dir() and damage(best) is None:
+            step = int(json.loads(told.read_text(encoding="utf-8"))["best_step"])
+            best = run / "checkpoints" / Place(step).name
+            if step > 0 and best.is_dir() and damage(best) is None:
                 return best
     return newest
 
@@ -82,4 +83,5 @@ def to_keep(places: Iterable[Place], best: Mapping[Place, int], *, last: int, ev
     known = sorted(places)
     newest = known[-last:]
     kept = set(newest) | {place for place in known if every and place.optimizer_step == 0 and place.step % every == 0}
-    return kept | {place for place in known if place.optimizer_step == 0 and place.step in {best.get(one, 0) for one in newest}}
+    called_best = {best.get(one, 0) for one in newest} - {0}
+    return kept | {place for place in known if place.optimizer_step == 0 and place.step in called_best}

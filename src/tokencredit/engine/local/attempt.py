@@ -31,6 +31,8 @@ class Attempt:
         """A new batch, or the one that a checkpoint kept."""
         if kept is not None:
             self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_taken(kept.taken)
+            # What the steps already taken did cannot be looked at any more.
+            self.look = self.look and not self.taken
             return
         try:
             self.gathered = stepper.gather(self.number, self.watch, tell)

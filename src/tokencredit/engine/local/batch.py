@@ -22,6 +22,8 @@ class GatheredBatch(NamedTuple):
     evidence: TokenEvidence
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
+    responses: int
+    """Of these, the ones that answer prompts and were graded for training: without what evidence cost."""
     reference_logp: Float[Tensor, "seq tok"] | None = None
     sampled: SampledEvidence = NOTHING_SAMPLED
     extra: Mapping[str, float] = {}

@@ -58,23 +58,37 @@ def save_model(policy: Policy, folder: Path) -> None:
 
 
 def save_checkpoint(
-    policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, parent: Path, buffered: BufferedBatch | None = None
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    parent: Path,
+    buffered: BufferedBatch | None = None,
+    generators: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
-    """Publish the state of a run under the name of its place; one that is there already is the same."""
+    """Publish the state of a run under the name of its place; one that is there already is the same.
+
+    `generators` are the global ones as they were at that place, if they have been drawn from since.
+    """
     folder = parent / progress.place.name
     if not folder.exists():
         with writing(folder), publishing(folder) as fresh:
-            write_state(policy, optimizer, progress, fresh)
+            write_state(policy, optimizer, progress, fresh, generators)
             if buffered is not None:
                 save_batch(fresh, *buffered)
     return folder
 
 
-def write_state(policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress, fresh: Path) -> None:
+def write_state(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    fresh: Path,
+    generators: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Everything but the batch, into a folder that is not published yet. Clocks are apart: all else is the same in every run of a seed."""
     _write_model(policy, fresh)
     save_file(_optimizer_tensors(optimizer), fresh / OPTIMIZER_FILE)
-    save_file(generator_states(), fresh / GENERATORS_FILE)
+    save_file(dict(generators or generator_states()), fresh / GENERATORS_FILE)
     told = asdict(progress)
     seconds = told.pop("seconds")
     for name, value in ((STATE_FILE, told), (CLOCKS_FILE, seconds)):

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config import TrainConfig
+from tokencredit.engine.guards import check_scores
 from tokencredit.engine.local.grade import grade_with_reasons
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
@@ -90,6 +91,9 @@ def _round(
         )
     with watch.stage("grade"):
         score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+    if config.filter_groups:
+        # An infinite reward makes its group look as if all were alike; it must be refused, not left out.
+        check_scores(score)
     return GradedBatch(problems, rollouts, evidence, score, len(score), reasons)
 
 

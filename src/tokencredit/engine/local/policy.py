@@ -80,6 +80,10 @@ def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_cod
         raise ConfigError(f"model folder {folder}: eos_token_id is {odd[0]!r:.60}; it must be a token id below {size}")
     cast(torch.nn.Module, model).to(device)
     model.eval()
+    with torch.no_grad():
+        # Weights may lie in the file's own memory, where a matrix product rounds by how far they are from a round address.
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
     return Policy(model=model, tokenizer=tokenizer, end_tokens=ends)
 
 

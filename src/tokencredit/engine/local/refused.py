@@ -5,12 +5,18 @@ batch, and what the guard said.
 """
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.gold import FILE as GOLD
+from tokencredit.engine.gold import check_gold
 from tokencredit.engine.guards import STAGES, check_log_probs
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.batch import GatheredBatch
@@ -28,24 +34,35 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.storage.checkpoints import Place
+from tokencredit.record import RunFolder
+from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.whole import publishing, remove_folder
 
 REFUSAL = "refusal.json"
+KEPT = 3
+"""Dumps of a run; each holds the weights and the optimizer, so older ones go."""
 
 
-def dump_refused(stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, parent: Path) -> Path:
+def dump_refused(
+    stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, run: Path, generators: Mapping[str, Tensor]
+) -> Path:
+    parent = run / "guards"
     folder = parent / Place(progress.step + 1, len(attempt.taken)).name
     if folder.exists():
         remove_folder(folder)
     with writing(folder), publishing(folder) as fresh:
-        write_state(stepper.policy, stepper.optimizer, progress, fresh)
+        write_state(stepper.policy, stepper.optimizer, progress, fresh, generators)
+        if (run / GOLD).is_file():
+            shutil.copyfile(run / GOLD, fresh / GOLD)
         (fresh / "config.toml").write_text(to_toml(stepper.config), encoding="utf-8")
         said = {"step": progress.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
         (fresh / REFUSAL).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
         if attempt.gathered is not None:
             save_batch(fresh, attempt.gathered, attempt.planned, as_result(attempt.taken))
+    others = [path for _, path in checkpoints_in(parent) if path != folder]
+    for older in others[: max(0, len(others) + 1 - KEPT)]:
+        remove_folder(older)
     return folder
 
 
@@ -71,6 +88,7 @@ def replay(dump: Path) -> Replayed:
     refusal = json.loads((dump / REFUSAL).read_text(encoding="utf-8"))
     config = resolve([read_toml(dump / "config.toml")])
     stepper, progress = Stepper(config, source=str(dump)), load_progress(dump)
+    check_gold(stepper.task, RunFolder(dump))
     load_optimizer(stepper.optimizer, dump)
     load_generators(dump)
     stored = load_buffered(dump, stepper.policy.device)

@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
 from tokencredit.engine.local.step import Stepper, TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.update import TakenStep
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
-from tokencredit.storage.checkpoints import checkpoints_in
+from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
 
 
@@ -44,6 +46,37 @@ def nearest_start(folder: RunFolder, step: int) -> Start:
     return max(found, key=lambda start: start.step)
 
 
+def _steps_in_force(folder: RunFolder, config: TrainConfig) -> Callable[[int], int]:
+    """The length of the run as it was thought to be at a training step, counted from 0: the learning rate falls with it."""
+    changes = [
+        (resume["step"], *resume["changed"]["steps"]) for resume in folder.read("resumes.jsonl") if "steps" in resume.get("changed", {})
+    ]
+
+    def at(number: int) -> int:
+        later = [old for step, old, _ in changes if number < step]
+        return later[0] if later else config.steps
+
+    return at
+
+
+def _taken_of_refused(folder: RunFolder) -> dict[int, int]:
+    """Training step, counted from 1 -> optimizer steps taken before a guard refused one."""
+    dumps = (Path(event["dump"]) for event in folder.read("events.jsonl") if event["kind"] == "guard" and "dump" in event)
+    return {place.step: place.optimizer_step for dump in dumps if (place := named_place(dump.name)) is not None}
+
+
+def _again(stepper: Stepper, number: int, state: StageState, refused_after: int | None) -> StageState:
+    """A training step as the run took it; one that was refused stops where it did then, whatever the cause was."""
+    if refused_after == 0:
+        return state
+    if refused_after is None:
+        return stepper.step(number, state, Stopwatch()).state
+    planned = stepper.plan(number, stepper.gather(number, Stopwatch()), state, Stopwatch())
+    taken: list[TakenStep] = []
+    stepper.take(number, planned, Stopwatch(), taken=taken, stop_asked=lambda: len(taken) == refused_after)
+    return planned.state
+
+
 def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
     """Training step `step`, counted from 1; `tell(done, total)` hears of every step taken on the way."""
     taken = max((row["step"] for row in folder.read("metrics.jsonl")), default=0)
@@ -55,11 +88,15 @@ def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[
     if start.checkpoint is not None:
         load_optimizer(stepper.optimizer, start.checkpoint)
         state = StageState(**load_progress(start.checkpoint).stage_state)
+    check_gold(stepper.task, folder)
+    schedule, refused = _steps_in_force(folder, config), _taken_of_refused(folder)
     for number in range(start.step, step - 1):
-        state = stepper.step(number, state, Stopwatch()).state
+        stepper.config = config.model_copy(update={"steps": schedule(number)})
+        state = _again(stepper, number, state, refused.get(number + 1))
         tell(number + 1 - start.step, step - start.step)
-    finished = stepper.step(step - 1, state, Stopwatch(), look=True)
-    if finished.trained is None:
+    stepper.config = config.model_copy(update={"steps": schedule(step - 1)})
+    finished = None if step in refused else stepper.step(step - 1, state, Stopwatch(), look=True)
+    if finished is None or finished.trained is None:
         raise ConfigError(f"step {step} of this run had nothing to learn from, so no update to look at; name another step")
     tell(step - start.step, step - start.step)
     written = [row.get("digest") for row in folder.read("plans.jsonl") if row["step"] == step]

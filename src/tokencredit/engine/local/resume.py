@@ -46,8 +46,8 @@ def go_on_from(point: ResumePoint, folder: RunFolder, config_toml: str) -> list[
     for path, wrong in point.damaged.items():
         told.append(f"checkpoint {path.name} was passed over: {wrong}; what is left of it is in {set_aside(path).name}")
         folder.append_event(step, "damaged", told[-1])
+    folder.retire_result()
     if point.changed:
         folder.write_config(config_toml)
-        folder.retire_result()
     folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed})
     return told

@@ -7,7 +7,7 @@ the sampler's own log-probs, entropies and hidden states are the scores; in bflo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
+from tokencredit.errors import BadNumbersError
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Problem, Task
@@ -99,7 +100,8 @@ class Stepper:
         """Sampled, graded and scored, for training step `number` counted from 0."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
         batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
-        gathered = GatheredBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, batch.rollouts_used, ungraded=batch.ungraded)
+        used = batch.rollouts_used
+        gathered = GatheredBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, used, used, ungraded=batch.ungraded)
         if not batch.problems:
             return gathered
         pipeline.check_budget(batch.rollouts)
@@ -208,7 +210,8 @@ def update(
     seed = derive_seed(config.seed, "objective", number)
     microscope = None
     if look:
-        with stopwatch.stage("diagnose"), memory_for_a_look():
+        # Looking must not refuse what training would take: the bad step is refused when its turn comes.
+        with stopwatch.stage("diagnose"), memory_for_a_look(), suppress(BadNumbersError):
             microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
     with stopwatch.stage("update"):
         result = run_plan(

@@ -30,7 +30,7 @@ from tokencredit.engine.local.checkpoint import (
 )
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
-from tokencredit.engine.local.generators import seed_generators
+from tokencredit.engine.local.generators import generator_states, seed_generators
 from tokencredit.engine.local.listener import Listener, NobodyWatching
 from tokencredit.engine.local.memory import memory_in_words
 from tokencredit.engine.local.policy import Policy
@@ -81,16 +81,17 @@ class Trainer:
             load_optimizer(self.stepper.optimizer, checkpoint)
             load_generators(checkpoint)
         self.told_at_resume = [] if point is None else go_on_from(point, folder, to_toml(config))
+        self.generators = generator_states()
         self.listener: Listener = NobodyWatching()
         self.stop = StopRequest()
         self.watch = Stopwatch()
 
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         self.listener, self.stop = listener, stop
-        state = StageState()
+        progress, state = self.progress, StageState()
         self._tell_of_the_task()
         try:
-            progress = self.progress or self._measure_base()
+            progress = progress or self._measure_base()
             self.watch.seconds = dict(progress.seconds)
             listener.began(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
             for said in self.told_at_resume:
@@ -103,6 +104,10 @@ class Trainer:
                 after = self.evaluate(final=True)
         except Abandoned:
             return Outcome(self.policy, self.task, state, {}, interrupted=True)
+        except GuardError as problem:
+            # For the report; a person hears it from the error itself.
+            self.folder.append_event(0 if progress is None else progress.step + 1, "stopped", str(problem))
+            raise
         result = self._result(progress, after)
         self.folder.write_json("result.json", result)
         return Outcome(self.policy, self.task, state, result, interrupted=False)
@@ -127,16 +132,21 @@ class Trainer:
         """Training step `number`, counted from 0; returns where the run stands after it."""
         config, state = self.config, StageState(**progress.stage_state)
         attempt = Attempt(number=number, look=is_due(config.diagnose.every, number + 1, config.steps))
-
-        def tell(said: str) -> None:
-            self._tell(number, "out-of-memory", said)
-
+        self.generators = generator_states()
+        retries: list[str] = []
         with self._giving_way(progress):
             kept, self.kept_batch = self.kept_batch, None
-            attempt.gather(self.stepper, kept, tell)
-            self._check_graded(attempt, progress)
+            attempt.gather(self.stepper, kept, retries.append)
             attempt.plan(self.stepper, state)
-        attempt.take(self.stepper, lambda: self.stop.asked, tell)
+        # Written down only now: what may be abandoned writes no file.
+        self._check_graded(attempt, progress)
+        try:
+            attempt.take(self.stepper, lambda: self.stop.asked, retries.append)
+        finally:
+            for said in retries:
+                self._tell(number, "out-of-memory", said)
+        if attempt.taken:
+            self.generators = generator_states()
         self._keep_refused(attempt, progress)
         if self.stop.asked and not attempt.look:
             self._publish_between(progress, attempt)
@@ -201,34 +211,32 @@ class Trainer:
         self._publish(replace(progress, optimizer_step=len(attempt.taken)), buffered)
 
     def _publish(self, progress: Progress, buffered: BufferedBatch | None = None) -> None:
+        """With the generators as they were at that place. Weights that are spoilt would push the good ones out."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.policy.model.parameters()):
+            raise GuardError("weights are not finite, so they are not saved; the newest checkpoint is from before")
         self.folder.sync()
-        save_checkpoint(self.policy, self.stepper.optimizer, progress, self.folder.checkpoints, buffered)
+        save_checkpoint(self.policy, self.stepper.optimizer, progress, self.folder.checkpoints, buffered, self.generators)
         prune(self.folder.checkpoints, last=self.config.keep_last, every=self.config.keep_every)
 
     def _tell(self, number: int, kind: str, said: str, more: dict[str, Any] | None = None) -> None:
         self.folder.append_event(number + 1, kind, said, more)
         self.listener.told(number + 1, kind, said)
 
-    def _stopping(self, number: int, said: str) -> GuardError:
-        """Written down for the report; a person hears it from the error itself."""
-        self.folder.append_event(number + 1, "stopped", said)
-        return GuardError(said)
-
     def _check_graded(self, attempt: Attempt, progress: Progress) -> None:
         gathered = attempt.gathered
         if gathered is None or not gathered.ungraded:
             return
-        share = sum(gathered.ungraded.values()) / gathered.rollouts_used
+        share = sum(gathered.ungraded.values()) / gathered.responses
         said = ungraded_in_words(gathered.ungraded, share)
         self._tell(attempt.number, "ungraded", said, {"share": share, "reasons": dict(gathered.ungraded)})
         if share > self.config.guard.ungraded_share:
             self._publish(progress)
-            raise self._stopping(attempt.number, f"{said}; that is more than guard.ungraded_share allows")
+            raise GuardError(f"{said}; that is more than guard.ungraded_share allows")
 
     def _keep_refused(self, attempt: Attempt, progress: Progress) -> None:
         if (bad := attempt.refusal) is None:
             return
-        dump = dump_refused(self.stepper, progress, attempt, bad, self.folder.path / "guards")
+        dump = dump_refused(self.stepper, progress, attempt, bad, self.folder.path, self.generators)
         told = {"stage": bad.stage, "rows": list(bad.rows), "dump": f"guards/{dump.name}"}
         self._tell(attempt.number, "guard", f"{bad}. The update is refused; take it again with: tokencredit replay {dump}", told)
 
@@ -265,16 +273,19 @@ class Trainer:
         config, guard = self.config, self.config.guard
         if watchdog.refused >= guard.refused_steps:
             # Not published: the newest checkpoint is from before the trouble.
-            raise self._stopping(
-                done.step - 1, f"the updates of {watchdog.refused} training steps in a row were refused; events.jsonl says why"
-            )
+            raise GuardError(f"the updates of {watchdog.refused} training steps in a row were refused; events.jsonl says why")
         speechless = bool(guard.silent_steps) and watchdog.silent >= guard.silent_steps
-        regular = any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
-        if regular or self.stop.asked or speechless or done.step in (done.best_step, config.steps):
+        # After a refused update nothing new is worth a checkpoint, and those of refused steps would push the good ones out.
+        regular = not watchdog.refused and (
+            done.step == done.best_step or any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
+        )
+        stopping = self.stop.asked
+        self.generators = generator_states()
+        if regular or stopping or speechless or done.step == config.steps:
             self._publish(done)
         if speechless:
-            raise self._stopping(done.step - 1, silence_in_words(row.get("score", float("nan")), watchdog.silent))
-        if self.stop.asked:
+            raise GuardError(silence_in_words(row.get("score", float("nan")), watchdog.silent))
+        if stopping:
             raise Abandoned
 
     def _result(self, progress: Progress, after: Accuracy) -> dict[str, Any]:

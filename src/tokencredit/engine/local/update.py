@@ -187,19 +187,22 @@ def run_plan(
         longest = max((cost[row] for row in step.rows), default=1)
         budget = max((len(rows) * max(cost[row] for row in rows) for rows in step.micro_batches), default=1)
 
-        def gradient_of(tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget) -> StepGradient:
+        def gradient_of(
+            tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget
+        ) -> tuple[PlannedStep, StepGradient]:
             optimizer.zero_grad(set_to_none=True)
             cut = step if tokens == budget else recut(step, cost, max_tokens=tokens)
-            return accumulate_gradient(policy, credited, cut, built, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
+            limits = {"temperature": temperature, "dtype": dtype, "seed": step_seed(seed, number)}
+            return cut, accumulate_gradient(policy, credited, cut, built, **limits)
 
         where = f"optimizer step {number + 1} of {len(plan.steps)}"
         try:
-            gradient = with_half_on_failure(
+            cut, gradient = with_half_on_failure(
                 gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=optimizer.zero_grad
             )
             norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
             if not math.isfinite(norm):
-                raise _bad_gradient(policy, credited, step, built, norm, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
+                raise _bad_gradient(policy, credited, cut, built, norm, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
         except BadNumbersError as bad:
             optimizer.zero_grad()
             raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None

@@ -67,7 +67,7 @@ def grpo_config(config: TrainConfig, checkpoints: Path, *, longest: int) -> GRPO
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=per_save * per_batch,
-        save_total_limit=2,  # The last may be cut short by a crash; the one before it is whole.
+        save_total_limit=config.keep_last,  # The last may be cut short by a crash; the one before it is whole.
         dataloader_pin_memory=False,
         report_to="none",
         disable_tqdm=True,

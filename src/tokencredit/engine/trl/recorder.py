@@ -24,12 +24,13 @@ from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
+from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
 from tokencredit.storage.whole import remove_folder
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import StepResult
 
 PROGRESS_FILE = "run.json"
-"""Written last: a checkpoint without it is not whole."""
+"""Written last but for the manifest: a checkpoint whose manifest does not verify is passed over."""
 UNKNOWN_TO_TRL = ("sampling/sampling_logp_difference/mean",)
 """The trainer is the sampler and keeps no log-probs of sampling."""
 
@@ -144,7 +145,9 @@ class Recorder(TrainerCallback):
         if self.writes:
             checkpoint = self.folder.checkpoints / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
             fields = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
+            (checkpoint / MANIFEST).unlink(missing_ok=True)
             (checkpoint / PROGRESS_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+            write_manifest(checkpoint)
         self.began = time.perf_counter()
 
 
@@ -188,6 +191,8 @@ def last_whole_checkpoint(folder: RunFolder) -> tuple[Path, Progress]:
     found = folder.checkpoints.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{PROGRESS_FILE}")
     numbered = {int(file.parent.name.rsplit("-", 1)[1]): file for file in found}
     for number in sorted(numbered, reverse=True):
+        if damage(numbered[number].parent) is not None:
+            continue
         try:
             return numbered[number].parent, Progress(**json.loads(numbered[number].read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
