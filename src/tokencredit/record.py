@@ -104,15 +104,14 @@ class RunFolder:
         """Something a person should know of: what a guard refused, a warning, a retry."""
         self.append("events.jsonl", {"step": step, "kind": kind, "message": message, **(more or {})})
 
-    def retire_result(self) -> None:
-        """A finished run that goes on is not finished; what it had reached is kept under the number of its steps."""
-        path = self.path / "result.json"
-        if path.exists():
-            steps = 0
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                steps = int(json.loads(path.read_text(encoding="utf-8"))["steps"])
+    def retire_result(self, steps: int) -> None:
+        """A finished run that goes on to more `steps` is not finished; what it had reached is kept under the number of its own."""
+        path, reached = self.path / "result.json", 0
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            reached = int(json.loads(path.read_text(encoding="utf-8"))["steps"])
+        if path.exists() and reached < steps:
             with storing(path):
-                path.rename(path.with_name(f"result-{steps:06}.json"))
+                path.rename(path.with_name(f"result-{reached:06}.json"))
 
     def sync(self) -> None:
         """On the disk before a checkpoint says that these steps are done."""

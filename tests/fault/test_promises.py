@@ -204,6 +204,13 @@ def test_a_result_is_retired_whenever_a_run_goes_on(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 3
 
 
+def test_a_finished_run_that_is_resumed_all_the_same_keeps_its_result(tmp_path: Path) -> None:
+    """Killed after the result was written and before it could say so."""
+    run(lean(steps=2), tmp_path / "run")
+    run(lean(steps=2), tmp_path / "run", resume=True)
+    assert [path.name for path in (tmp_path / "run").glob("result*.json")] == ["result.json"]
+
+
 def test_a_step_after_a_refused_one_and_after_more_steps_is_taken_again_as_it_was(tmp_path: Path) -> None:
     plan = Stepper.plan
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokencredit.compose import read_toml, resolve
+from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, load_progress
 from tokencredit.errors import ConfigError
@@ -35,7 +35,7 @@ def _holds_others(checkpoints: Path) -> bool:
     return any(path.is_dir() and not path.name.endswith((".partial", ".removed")) for path in checkpoints.glob("*"))
 
 
-def go_on_from(point: ResumePoint, folder: RunFolder, config_toml: str) -> list[str]:
+def go_on_from(point: ResumePoint, folder: RunFolder, config: TrainConfig) -> list[str]:
     """From here on the folder changes: damaged checkpoints are set aside, and what came after the good one is forgotten.
 
     Returns what a person should know of it.
@@ -46,8 +46,8 @@ def go_on_from(point: ResumePoint, folder: RunFolder, config_toml: str) -> list[
     for path, wrong in point.damaged.items():
         told.append(f"checkpoint {path.name} was passed over: {wrong}; what is left of it is in {set_aside(path).name}")
         folder.append_event(step, "damaged", told[-1])
-    folder.retire_result()
+    folder.retire_result(config.steps)
     if point.changed:
-        folder.write_config(config_toml)
+        folder.write_config(to_toml(config))
     folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed})
     return told

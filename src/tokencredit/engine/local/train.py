@@ -80,7 +80,7 @@ class Trainer:
         if checkpoint is not None:
             load_optimizer(self.stepper.optimizer, checkpoint)
             load_generators(checkpoint)
-        self.told_at_resume = [] if point is None else go_on_from(point, folder, to_toml(config))
+        self.told_at_resume = [] if point is None else go_on_from(point, folder, config)
         self.generators = generator_states()
         self.listener: Listener = NobodyWatching()
         self.stop = StopRequest()
