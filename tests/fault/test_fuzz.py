@@ -26,13 +26,13 @@ from tokencredit.rollout_file.read import read_rollouts
 
 QUICK = {**fuzz_config.KINDS, **fuzz_rollouts.KINDS, **fuzz_runs.KINDS, **fuzz_tasks.KINDS}
 FEW = {"command line": 20, "diagnose --rollouts FILE": 15, "report RUN": 30, "show RUN": 40, "diagnose RUN": 6}
-"""Seeds of kinds that take long; of the others there are 120."""
+"""Seeds of kinds that take long; of the others there are 60."""
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_rubbish_is_refused_in_words_or_read_rightly(name: str) -> None:
     told: list[str] = []
-    table = soak({name: (QUICK[name], FEW.get(name, 120))}, 90_000, told.append)
+    table = soak({name: (QUICK[name], FEW.get(name, 60))}, 90_000, told.append)
     assert table[name]["failures"] == []
     assert int(str(table[name]["refused"])) > 0
 

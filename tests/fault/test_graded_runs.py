@@ -65,10 +65,11 @@ def test_rows_whose_own_answer_is_not_right_are_told_and_not_asked(tmp_path: Pat
 def test_a_grader_that_hangs_on_every_answer_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     """The pattern backtracks without end on what the policy writes; nobody gets a 0 for it."""
     write_rows(tmp_path)
-    hanging = ["--task.grading", "regex", "--task.pattern", r"((?:[^!]+)+)+!", "--task.deadline", "0.3"]
-    done = tokencredit("train", *SMALL, *hanging, "--steps", "2", "--out", "run", cwd=tmp_path)
+    hanging = ["--task.grading", "regex", "--task.pattern", r"((?:[^!]+)+)+!", "--task.deadline", "0.2"]
+    few = ["--sampling.prompts", "2", "--sampling.group-size", "2", "--evaluation.final-problems", "1"]
+    done = tokencredit("train", *SMALL, *few, *hanging, "--steps", "2", "--out", "run", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "100.0 % of the responses could not be graded: no verdict within 0.3 s (16)" in done.stderr
+    assert "100.0 % of the responses could not be graded: no verdict within 0.2 s (4)" in done.stderr
     (event,) = events(tmp_path / "run", "ungraded")
     assert event["share"] == 1.0
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 
 from engine.runs import Silent, files_of, newest, run, same_weights, small_config, weights
 from fault.command import SMALL, tokencredit
+from forked import run_forked
 from tokencredit.config import TrainConfig
 from tokencredit.engine import crediting, guards
 from tokencredit.engine.local import collect, sample, update
@@ -182,18 +184,16 @@ def test_so_many_refused_steps_in_a_row_stop_the_run_and_the_last_good_state_is_
     assert written["run"] == written["whole"]
 
 
-def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
-    code = (
-        "import torch, sys\n"
-        "torch.nn.utils.clip_grad_norm_ = lambda *rest: torch.tensor(float('inf'))\n"
-        f"sys.argv = ['tokencredit', 'train', '--out', 'run', '--steps', '5', *{SMALL!r}]\n"
-        "from tokencredit.cli import main\n"
-        "main()\n"
-    )
-    import subprocess
-    import sys
+def _train_with_infinite_gradients() -> None:
+    from tokencredit.cli import main
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    update.torch.nn.utils.clip_grad_norm_ = lambda *given: torch.tensor(math.inf)  # pyright: ignore[reportAttributeAccessIssue]
+    sys.argv = ["tokencredit", "train", "--out", "run", "--steps", "5", *SMALL]
+    main()
+
+
+def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
+    done = run_forked(_train_with_infinite_gradients, cwd=tmp_path)
     assert done.returncode == 3
     assert "tokencredit: stopped: the updates of 3 training steps in a row were refused" in done.stderr
     assert "gradient norm is inf from response" in done.stdout

@@ -9,6 +9,7 @@ import torch
 
 from engine.runs import run, small_config, weights
 from fault.command import SMALL
+from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local import update
@@ -146,26 +147,28 @@ def fails_otherwise(tokens: int) -> int:
     raise RuntimeError("shape '[2]' is invalid")
 
 
-def test_a_real_limit_of_memory_ends_in_words(tmp_path: Path) -> None:
-    """The kernel refuses memory to the process: exit code 3 and the two numbers, no traceback."""
-    import subprocess
+def _train_in_little_memory() -> None:
+    import resource
     import sys
 
-    code = (
-        "import resource, sys\n"
-        "from tokencredit.cli import main\n"
-        "import tokencredit.engine.local.train, tokencredit.commands.progress, tokencredit.engine.local.showcase\n"
-        "from tokencredit.engine.local.step import Stepper\n"
-        "take = Stepper.take\n"
-        "def in_little_memory(self, *given, **named):\n"
-        "    used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
-        "    resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, resource.RLIM_INFINITY))\n"
-        "    return take(self, *given, **named)\n"
-        "Stepper.take = in_little_memory\n"
-        f"sys.argv = ['tokencredit', 'train', '--out', 'run', *{SMALL!r}, '--sampling.prompts', '64', '--sampling.group-size', '8']\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    from tokencredit.cli import main
+    from tokencredit.engine.local.step import Stepper
+
+    take = Stepper.take
+
+    def limited(self: Stepper, *given: Any, **named: Any) -> Any:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, resource.RLIM_INFINITY))
+        return take(self, *given, **named)
+
+    Stepper.take = limited  # pyright: ignore[reportAttributeAccessIssue]
+    sys.argv = ["tokencredit", "train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8"]
+    main()
+
+
+def test_a_real_limit_of_memory_ends_in_words(tmp_path: Path) -> None:
+    """The kernel refuses memory to the process: exit code 3 and the two numbers, no traceback."""
+    done = run_forked(_train_in_little_memory, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "out of memory while taking optimizer step 1 of 2" in done.stderr
     assert "Traceback" not in done.stderr

@@ -104,7 +104,7 @@ def test_weights_that_are_not_finite_are_never_published(tmp_path: Path) -> None
     assert damage(newest(tmp_path / "run")) is None
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "vineppo", "remax", "ibpo"])
+@pytest.mark.parametrize("recipe", ["vineppo", "ibpo"])
 def test_the_share_that_could_not_be_graded_is_one_of_the_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
     count = [0]
     grade = Steps.grade
