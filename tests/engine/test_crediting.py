@@ -40,6 +40,17 @@ def test_log_probs_that_are_no_numbers_stop_the_run(wrong: float) -> None:
         credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), StageState())
 
 
+def test_a_token_that_the_sampler_could_not_score_either_is_no_excuse() -> None:
+    """It leaves the loss, but an engine without a sampler's log-probs takes its own for them: both are then broken."""
+    case = made_up_case()
+    rollouts = case.scored.rollouts
+    row, position = (rollouts.mask & ~rollouts.loss_mask).nonzero()[0].tolist()
+    logp = case.evidence.logp.clone()
+    logp[row, position] = math.nan
+    with pytest.raises(GuardError, match=f"log-probs of the sampled tokens are not finite in response {row}"):
+        credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), StageState())
+
+
 def test_what_a_method_cannot_do_with_a_model_is_for_the_user_to_change() -> None:
     """A model that scales its logits: log-probs are not those of hidden states and head."""
     case, recipe = made_up_case(), {"recipe": "delta", "credit": {"proxy": "head"}}

@@ -76,9 +76,9 @@ class Crediting:
         self, rollouts: Rollouts, score: Tensor, logp: Tensor, reference_logp: Tensor | None, sampled: SampledEvidence = NOTHING_SAMPLED
     ) -> Scored:
         check_scores(score)
-        check_log_probs(logp, rollouts.loss_mask)
+        check_log_probs(logp, rollouts.mask)
         if reference_logp is not None:
-            check_log_probs(reference_logp, rollouts.loss_mask, "reference")
+            check_log_probs(reference_logp, rollouts.mask, "reference")
         inputs = ShapeInputs(score, rollouts.mask.sum(-1), self.max_new_tokens, sampled.repaired)
         reward = score.double() + self.shape.adjust(inputs)
         kl = self.recipe.kl
@@ -119,7 +119,7 @@ class Crediting:
     ) -> CreditedBatch:
         """Every rank gives the whole batch and gets the whole batch back; with several, `own_rows` are those whose hidden states it has."""
         rollouts = scored.rollouts
-        check_log_probs(evidence.logp, rollouts.loss_mask)
+        check_log_probs(evidence.logp, rollouts.mask)
         compared = self.compare(scored, evidence.entropy, state.advantage, sampled.greedy_score)
         inputs = CreditInputs(
             advantage=compared.advantage,

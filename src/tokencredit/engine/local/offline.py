@@ -116,11 +116,11 @@ def credit_without_model(stored: StoredRollouts, config: TrainConfig) -> TokenCr
     if (why := why_a_model(config)) is not None:
         raise ConfigError(f"{why}; give --model DIR")
     pipeline, rollouts = Pipeline(config), stored.rollouts
-    scored = pipeline.shape_reward(rollouts, stored.score, rollouts.behavior_logp, None)
+    logp = rollouts.behavior_logp.where(rollouts.loss_mask, 0.0)
+    scored = pipeline.shape_reward(rollouts, stored.score, logp, None)
     length = rollouts.loss_mask.sum(-1)
     compared = pipeline.advantage(AdvantageInputs(scored.reward, rollouts.group, length=length, score=scored.score), {})
     advantage = compared.advantage.where(scored.graded, 0.0)
-    logp = rollouts.behavior_logp.where(rollouts.loss_mask, 0.0)
     assigned = pipeline.credit.assign(
         CreditInputs(
             advantage=advantage,

@@ -115,7 +115,7 @@ def _with_hidden(stepper: Stepper, config: TrainConfig, gathered: GatheredBatch)
 def _score_again(stepper: Stepper, gathered: GatheredBatch) -> str:
     found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=False)
     try:
-        check_log_probs(found.logp, gathered.rollouts.loss_mask)
+        check_log_probs(found.logp, gathered.rollouts.mask)
     except BadNumbersError as bad:
         return f"a new pass over the same weights: {bad}"
     return "a new pass over the same weights gives finite log-probs for every response"
