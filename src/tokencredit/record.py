@@ -104,11 +104,15 @@ class RunFolder:
         """Something a person should know of: what a guard refused, a warning, a retry."""
         self.append("events.jsonl", {"step": step, "kind": kind, "message": message, **(more or {})})
 
+    def steps_reached(self) -> int:
+        """What a finished run was asked for; 0 where there is no result, or none that can be read."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return int(json.loads((self.path / "result.json").read_text(encoding="utf-8"))["steps"])
+        return 0
+
     def retire_result(self, steps: int) -> None:
         """A finished run that goes on to more `steps` is not finished; what it had reached is kept under the number of its own."""
-        path, reached = self.path / "result.json", 0
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            reached = int(json.loads(path.read_text(encoding="utf-8"))["steps"])
+        path, reached = self.path / "result.json", self.steps_reached()
         if path.exists() and reached < steps:
             with storing(path):
                 path.rename(path.with_name(f"result-{reached:06}.json"))

@@ -1,5 +1,6 @@
 """Short real runs of the embedded default, for tests that look at what a run leaves behind."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
     others = {path for _, path in checkpoints_in(folder / "checkpoints")[:-1]}
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in CLOCKS and not others & set(path.parents))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def rows_of(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import files_of, newest, run, small_config, stepper_of, weights
+from engine.runs import files_of, newest, rows_of, run, small_config, stepper_of, weights
 from tokencredit.commands.flags import parse_train
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
@@ -51,11 +51,6 @@ ONE_SIDED_NOW_AND_THEN: dict[str, Any] = {
 
 def lean(**changes: Any) -> TrainConfig:
     return small_config(**{**LEAN, **changes})
-
-
-def rows_of(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    path = folder / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:

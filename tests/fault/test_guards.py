@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import Silent, files_of, newest, run, same_weights, small_config, weights
+from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, small_config, weights
 from fault.command import SMALL, tokencredit
 from forked import run_forked
 from tokencredit.config import TrainConfig
@@ -26,11 +26,6 @@ from tokencredit.errors import BadNumbersError, GuardError
 
 ROW = 5
 """The response that goes wrong."""
-
-
-def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 class Poisoned:

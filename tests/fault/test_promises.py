@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.runs import files_of, newest, run, small_config
+from engine.runs import files_of, newest, rows_of, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import interrupted_at, optimizer_class
 from tokencredit.bases import model_folder
@@ -28,11 +28,6 @@ from tokencredit.tasks.steps import Steps
 
 def lean(**changes: Any) -> TrainConfig:
     return small_config(**{"steps": 3, "save_every": 0, "evaluation": {"every": 0}, **changes})
-
-
-def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def stored_in_bfloat16(folder: Path) -> Path:

@@ -1,6 +1,5 @@
 """`tokencredit train`: flags in, a run folder and a few words out."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.record import RunFolder
 from tokencredit.resuming import accepted_changes
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
@@ -32,17 +32,9 @@ def _refuse_resume(options: TrainOptions, folder: Path, stored: TrainConfig) -> 
     changed = accepted_changes(stored, config)
     if config.engine != "local" and changed:
         raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
-    reached = _steps_of_result(folder / "result.json")
+    reached = RunFolder(folder).steps_reached()
     if reached >= config.steps:
         raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
-
-
-def _steps_of_result(path: Path) -> int:
-    """0 where there is none, or none that can be read."""
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["steps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
 
 
 def run(arguments: Sequence[str]) -> int:

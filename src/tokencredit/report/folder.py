@@ -14,7 +14,7 @@ from tokencredit.mistakes import first_line, shortened
 from tokencredit.report.damage import check_columns, check_plan
 
 Columns = dict[str, list[Any]]
-CHECKPOINT = re.compile(r"(step|checkpoint)-\d+(-\d+)?|last")
+CHECKPOINT = re.compile(r"(step|checkpoint)-\d+(-\d+)?")
 FINDING_PARTS = {"name": str, "note": str, "numbers": dict, "tables": dict}
 
 
