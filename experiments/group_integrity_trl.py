@@ -22,9 +22,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from tokencredit.bases import model_folder
 from tokencredit.batching.integrity import splitting_share
 from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps
 

@@ -22,7 +22,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tokencredit.engine.local.warm_start import Examples, warm_start
-from tokencredit.tasks import cotadd, cotadd_demos, steps, steps_demos
+from tokencredit.tasks import cotadd, cotadd_demos, guess, guess_demos, steps, steps_demos
 from tokencredit.tasks.characters import character_tokenizer
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "tokencredit" / "bases"
@@ -60,6 +60,19 @@ def cotadd_examples(seed: int, batch: int) -> Examples:
     return examples
 
 
+def guess_examples(seed: int, batch: int) -> Examples:
+    """Players who heed first, so that it is learned what the replies mean; then mostly such as do not."""
+    task = guess.Guess()
+
+    def examples(iteration: int) -> list[tuple[str, ...]]:
+        rng = Random(f"warm-start/{seed}/{iteration}")
+        problems = task.problems(batch, split="train", seed=seed * 1_000_003 + iteration)
+        style = guess_demos.CAREFUL if iteration < 700 else guess_demos.HASTY
+        return [guess_demos.demonstrate(task, problem, style, rng) for problem in problems]
+
+    return examples
+
+
 class Base(NamedTuple):
     alphabet: str
     examples: Callable[[int, int], Examples]
@@ -76,6 +89,7 @@ BASES = {
     "steps-sharpen": Base(steps.ALPHABET, steps_examples(steps_demos.SHARPEN, 0.0), 64, 2, 1500, 4e-3),
     "steps-revise": Base(steps.ALPHABET, steps_examples(steps_demos.SHIFT, 0.3), 64, 2, 1500, 4e-3),
     "cotadd": Base(cotadd.ALPHABET, cotadd_examples, 64, 2, 900, 3e-3),
+    "guess": Base(guess.ALPHABET, guess_examples, 64, 2, 1200, 4e-3),
 }
 
 

@@ -9,6 +9,10 @@ from tokencredit.nearest import nearest
 
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
+    "sft": "warm a policy up on a task's own demonstrations, before `train`",
+    "evaluate": "measure a model on a task, and whether the task suits it",
+    "chat": "talk to a model, or put problems to a run as its task did",
+    "export": "write a run's best model as a folder to hand on, with a model card",
     "recipes": "list every recipe; `recipes NAME` shows one in full",
     "report": "turn a run, or several side by side, into one HTML page",
     "show": "print the token view of a run in colour",

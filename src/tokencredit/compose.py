@@ -12,11 +12,12 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import first_line, in_words, shortened
 from tokencredit.nearest import nearest
-from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS
+from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS, WEIGHTS_PRESETS
 from tokencredit.recipes import RECIPES
+from tokencredit.task_words import with_task_fields
 
 DEEPEST = 8
-"""Tables in tables that a config file may have; no setting lies deeper than two."""
+"""Tables in tables that a config file may have; only what task.parameters holds lies deeper than two."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     """One configuration from partial ones, lowest first; recipe and task preset go underneath them all."""
     asked: dict[str, Any] = {}
     for layer in layers:
-        asked = overlay(asked, layer)
+        asked = overlay(asked, with_task_fields(layer))
     name = asked.get("recipe", TrainConfig.model_fields["recipe"].default)
     if not isinstance(name, str) or name not in RECIPES:
         written = shortened(name)
@@ -75,8 +76,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     task_type = task.get("type", "steps") if isinstance(task, Mapping) else "steps"
     task_type = task_type if isinstance(task_type, str) else "steps"
     below = overlay({"task": {"type": task_type}} | TASK_PRESETS.get(task_type, {}), RECIPES[name].recipe.model_dump(exclude_none=True))
-    engine = asked.get("engine")
-    below = overlay(below, ENGINE_PRESETS.get(engine, {}) if isinstance(engine, str) else {})
+    for presets, chosen in ((ENGINE_PRESETS, asked.get("engine")), (WEIGHTS_PRESETS, asked.get("weights"))):
+        below = overlay(below, presets.get(chosen, {}) if isinstance(chosen, str) else {})
     shape = overlay(below, asked).get("shape")
     if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))

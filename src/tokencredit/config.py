@@ -5,10 +5,15 @@ Imports no torch, so that `tokencredit -h` answers at once.
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tokencredit.stages import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
+from tokencredit.stages.base import OnlyWhen
 from tokencredit.task_choice import StepsTask, TaskChoice
+
+AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
+"""A file writes a list."""
+Texts = Annotated[tuple[str, ...], AS_WRITTEN]
 
 
 class Sampling(Frozen):
@@ -20,6 +25,38 @@ class Sampling(Frozen):
     """Length limit of a response."""
     temperature: Positive = 1.0
     """Divides logits, in sampling and in scoring."""
+    stop: Texts = ()
+    """A response ends once its text holds any of these; what is graded ends before it."""
+
+    @model_validator(mode="after")
+    def _stops_hold_something(self) -> "Sampling":
+        if not all(self.stop):
+            raise ValueError("stop holds an empty text, which every response would hold; leave it out")
+        return self
+
+
+class Prompt(Frozen):
+    """How a problem is put to the model."""
+
+    style: Literal["auto", "chat", "plain"] = "auto"
+    """chat: through the tokenizer's chat template; plain: as text; auto: chat where the tokenizer has a template."""
+    system: str | None = None
+    """System message of a chat, or the first lines of plain text."""
+    few_shot: CountOrZero = 0
+    """Training problems shown with a right response before each question."""
+    separator: str = "\n"
+    """Between plain shots."""
+    tags: bool = False
+    """Ask for <think>...</think> and then <answer>...</answer>; only what the answer tags hold is graded."""
+
+
+class Reward(Frozen):
+    """What counts beside the verifier's score; each part is logged by itself."""
+
+    format: NonNegative = 0.0
+    """Added for a response that ends by itself and, with prompt.tags, keeps to the tags."""
+    length: NonNegative = 0.0
+    """Taken from a right response that uses all of sampling.max_new_tokens; less from a shorter one, in proportion."""
 
 
 class Optimizer(Frozen):
@@ -38,6 +75,19 @@ class Optimizer(Frozen):
     """Share of the rate left at the end of a linear decay."""
     gradient_clip: Positive = 1.0
     """Largest gradient norm."""
+    gradient_checkpointing: bool = False
+    """Keeps less of a pass in memory and computes it again; the gradient is the same."""
+
+
+class Lora(Frozen):
+    """Low-rank adapters beside a frozen model (extra peft)."""
+
+    rank: CountOrZero = 0
+    """0 trains every weight."""
+    alpha: Positive = 32.0
+    """What adapters add is multiplied by alpha / rank."""
+    targets: str = "all-linear"
+    """Layers that are adapted: all linear ones but the LM head, or names with commas between them."""
 
 
 class Evaluation(Frozen):
@@ -95,13 +145,30 @@ class Guard(Frozen):
     """Warn when more than this share of responses is cut at the length limit; 1 never warns."""
 
 
+class Track(Frozen):
+    """Who else is told the numbers of a run. Being told never changes training."""
+
+    to: Annotated[tuple[Literal["trackio", "wandb", "tensorboard"], ...], AS_WRITTEN] = ()
+    """Experiment trackers, several at once (extra track)."""
+    project: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] = "tokencredit"
+    """Project the run is listed under, in trackio and wandb."""
+    name: str | None = None
+    """Name of the run there; default: that of the run folder."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "Track":
+        if twice := sorted({name for name in self.to if self.to.count(name) > 1}):
+            raise ValueError(f"track.to names {', '.join(twice)} more than once; name it once")
+        return self
+
+
 class TrainConfig(Recipe):
     """A whole run. Every field has a value, so a file holds differences only."""
 
     recipe: str = "delta"
     """Named choice of stages; see `tokencredit recipes`."""
     model: str = "steps-shift"
-    """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd) or a folder with a transformers causal LM."""
+    """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd, guess) or a folder with a transformers causal LM."""
     trust_remote_code: bool = False
     """Run Python code that lies in the model's folder. Off: such a model is refused. On: the report says so."""
     task: TaskChoice = StepsTask()
@@ -111,14 +178,25 @@ class TrainConfig(Recipe):
     """Everything random in the run follows from it."""
     steps: Count = 80
     """Training steps, each one batch of rollouts."""
+    source: Literal["policy", "demonstrations"] = "policy"
+    """Who writes what is trained on: the policy, or the task, whose demonstrations are right (`tokencredit sft`)."""
+    revision_share: Annotated[Share, OnlyWhen("source", ("demonstrations",))] = 0.0
+    """Share of demonstrations that revise a failed response instead, for recipes that ask for revisions."""
+    prompt: Prompt = Prompt()
     sampling: Sampling = Sampling()
+    reward: Reward = Reward()
     optimizer: Optimizer = Optimizer()
+    lora: Lora = Lora()
     evaluation: Evaluation = Evaluation()
     diagnose: Diagnose = Diagnose()
     guard: Guard = Guard()
+    track: Track = Track()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the passes; bfloat16 runs them over float32 weights."""
+    """Precision of the passes; bfloat16 runs them over weights of either kind."""
+    weights: Literal["float32", "bfloat16", "bfloat16-stochastic"] = "float32"
+    """What weights are kept in. bfloat16 takes half the memory and rounds small updates away; bfloat16-stochastic rounds by chance instead,
+    which keeps them in expectation, with moments in float32."""
     scoring: Literal["auto", "sampler", "pass"] = "auto"
     """Old log-probs, entropies, hidden states: the sampler's, or from a pass of their own (auto: pass in bfloat16 or with a correction)."""
     threads: CountOrZero = 0
@@ -138,11 +216,18 @@ class TrainConfig(Recipe):
         sampling, optimizer = self.sampling, self.optimizer
         if sampling.group_size == 1 and (reason := self._needs_siblings()) is not None:
             raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
+        if self.source == "demonstrations" and (sampling.group_size > 1 or self.advantage.type != "c-rf" or self.filter_groups):
+            raise ValueError(
+                "source is 'demonstrations', which are all right and one to a problem; that needs sampling.group_size 1, advantage 'c-rf' "
+                "and no filter_groups (`tokencredit sft` sets them)"
+            )
         if self.correction.kind != "none" and self.scoring == "sampler":
             raise ValueError(
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
+        if (reason := self._unfit_weights()) is not None:
+            raise ValueError(f"weights is {self.weights!r} but {reason}")
         rows = sampling.prompts * sampling.group_size
         units, what = (sampling.prompts, "prompts") if keeps_queries(self.batching) else (rows, "responses")
         if self.batching.type == "stratified" and optimizer.steps_per_batch > sampling.group_size:
@@ -158,6 +243,21 @@ class TrainConfig(Recipe):
                 "plus its prompt; give a larger budget"
             )
         return self
+
+    def _unfit_weights(self) -> str | None:
+        """Why weights cannot be kept in bfloat16."""
+        if self.weights == "float32":
+            return None
+        if self.dtype != "bfloat16":
+            return f"dtype is {self.dtype!r}, and passes over bfloat16 weights run in bfloat16; set dtype to 'bfloat16'"
+        if self.diagnose.every:
+            return (
+                f"diagnose.every is {self.diagnose.every}, and the change that an update makes to log-probs is lost in the rounding of "
+                "bfloat16; set diagnose.every to 0"
+            )
+        if self.weights == "bfloat16-stochastic" and self.lora.rank:
+            return f"lora.rank is {self.lora.rank}, and adapters are kept in float32, where nothing is rounded by chance; use 'bfloat16'"
+        return None
 
     def _needs_siblings(self) -> str | None:
         """Why a prompt with one response would teach nothing."""

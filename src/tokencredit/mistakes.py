@@ -44,7 +44,8 @@ def _line(error: dict[str, Any]) -> str:
         return f"{_written(location)} has no type; it must be one of {', '.join(CHOICES[location[0]])}"
     if error["type"] == "extra_forbidden":
         return f"{_written(location)} is not a setting; {nearest(str(location[-1])[:60], _settings_beside(location))}"
-    return f"{_written(location)} is {shortened(error['input'])}: {error['msg']}"
+    said = "Input should be a list" if error["type"] == "tuple_type" else error["msg"]
+    return f"{_written(location)} is {shortened(error['input'])}: {said}"
 
 
 def _written(location: tuple[Any, ...]) -> str:

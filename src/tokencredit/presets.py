@@ -9,6 +9,35 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
         "steps": 100,
         "sampling": {"max_new_tokens": 20},
     },
+    "guess": {
+        "model": "guess",
+        "steps": 100,
+        "sampling": {"max_new_tokens": 16},
+        "optimizer": {"learning_rate": 1e-3},
+        "evaluation": {"every": 10, "problems": 128, "final_samples": 4},
+    },
+    "arithmetic": {
+        "model": "smollm2",
+        "prompt": {"style": "plain", "few_shot": 3},
+        "steps": 16,
+        "sampling": {"prompts": 12, "group_size": 16, "max_new_tokens": 8, "stop": ["\n"]},
+        "optimizer": {"learning_rate": 2e-5, "steps_per_batch": 1},
+        "evaluation": {"every": 4, "problems": 64, "final_problems": 128, "final_samples": 4},
+        "diagnose": {"every": 0},
+        "save_every": 0,
+    },
+    "countdown": {
+        "sampling": {"max_new_tokens": 48},
+        "optimizer": {"learning_rate": 2e-5},
+    },
+    "reasoning-gym": {
+        "sampling": {"max_new_tokens": 64},
+        "optimizer": {"learning_rate": 2e-5},
+    },
+    "own": {
+        "sampling": {"max_new_tokens": 256},
+        "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+    },
     "jsonl": {
         "sampling": {"max_new_tokens": 512},
         "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
@@ -21,6 +50,12 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
 
 ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}}}
 """Per engine: defaults that it cannot honour, so that only what somebody asked for is refused."""
+
+WEIGHTS_PRESETS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16", "diagnose": {"every": 0}},
+    "bfloat16-stochastic": {"dtype": "bfloat16", "diagnose": {"every": 0}},
+}
+"""Per kind of weights: the same."""
 
 REVISION_PRESETS: dict[str, dict[str, Any]] = {"steps": {"model": "steps-revise"}}
 """Per task: what a recipe needs that asks the policy for revisions. The base was warm-started on some, or it could not attempt any."""

@@ -35,6 +35,8 @@ PACKAGES = (
     "tyro",
     "rich",
     "math-verify",
+    "reasoning-gym",
+    "peft",
     "altair",
     "vl-convert-python",
 )

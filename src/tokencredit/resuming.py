@@ -6,8 +6,10 @@ from typing import Any
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
-MAY_CHANGE = frozenset({"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens"})
-MAY_CHANGE_BELOW = ("guard.", "diagnose.")
+MAY_CHANGE = frozenset(
+    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
+)
+MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")
 """None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads and
 the budget of a pass change how sums are rounded, and nothing else.
 """

@@ -72,8 +72,11 @@ def newest(folder: Path) -> Path:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a run but the clocks and the older checkpoints: when a run was stopped decides which of those there are."""
-    others = {path for _, path in checkpoints_in(folder / "checkpoints")[:-1]}
+    """Every file of a run but the clocks and the older checkpoints: when a run was stopped decides which of those there are.
+
+    Nor the model to hand on: the command writes it, of a checkpoint, when a run has finished.
+    """
+    others = {folder / "model", *(path for _, path in checkpoints_in(folder / "checkpoints")[:-1])}
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in CLOCKS and not others & set(path.parents))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

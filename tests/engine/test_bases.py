@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tokencredit.bases import model_folder, shipped_bases
+from tokencredit.bases import shipped_bases
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
-from tokencredit.tasks import CotAdd, Steps, Task
+from tokencredit.models import model_folder
+from tokencredit.tasks import CotAdd, Guess, Steps, Task
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ def accuracy(name: str, task: Task) -> Accuracy:
 
 
 def test_all_bases_together_are_small() -> None:
-    assert shipped_bases() == ["cotadd", "steps-revise", "steps-sharpen", "steps-shift"]
+    assert shipped_bases() == ["cotadd", "guess", "steps-revise", "steps-sharpen", "steps-shift"]
     files = [path for name in shipped_bases() for path in Path(model_folder(name)).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 4_000_000
     for name in shipped_bases():
@@ -52,6 +53,13 @@ def test_cotadd_prefers_short_wrong_answers_but_its_scratchpad_works() -> None:
     assert 0.1 < float(scratch.float().mean()) < 0.35
     assert float(right[scratch].mean()) > 0.7
     assert float(right[~scratch].mean()) < 0.25
+
+
+def test_guess_finds_the_number_greedily_and_mostly_does_not_when_sampled() -> None:
+    base = accuracy("guess", Guess())
+    assert 0.3 < base.sampled < 0.45
+    assert base.greedy > 0.6
+    assert base.mixed_groups > 0.8
 
 
 def test_revise_attempts_revisions_and_repairs_more_than_it_solves() -> None:

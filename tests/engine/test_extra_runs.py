@@ -80,17 +80,18 @@ def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     drawn: Counter[str] = Counter()
 
-    def count_draws(module: ModuleType) -> None:
-        sample = module.sample
+    def count_draws(module: ModuleType, name: str) -> None:
+        draw = getattr(module, name)
 
-        def counting(policy: Any, prompts: Any, *, group_size: int, **settings: Any) -> Any:
-            drawn[module.__name__.rsplit(".", 1)[-1]] += len(prompts) * group_size
-            return sample(policy, prompts, group_size=group_size, **settings)
+        def counting(*given: Any, group_size: int, **settings: Any) -> Any:
+            # The last of what is given are the prompts or problems.
+            drawn[module.__name__.rsplit(".", 1)[-1]] += len(given[-1]) * group_size
+            return draw(*given, group_size=group_size, **settings)
 
-        monkeypatch.setattr(module, "sample", counting)
+        monkeypatch.setattr(module, name, counting)
 
-    for module in (collect, revise, continuations):
-        count_draws(module)
+    for module, name_there in ((collect, "respond"), (revise, "sample"), (continuations, "sample")):
+        count_draws(module, name_there)
     config = lean(**RECIPES[name])
     result = run(config, tmp_path / "run").result
     rows = rows_of(tmp_path / "run")

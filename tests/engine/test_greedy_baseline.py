@@ -16,6 +16,7 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.stopwatch import Stopwatch
@@ -86,11 +87,11 @@ def test_one_greedy_response_per_prompt_is_drawn_and_counted(
     """With one response per prompt too, which is what the method is made for."""
     drawn: list[tuple[int, int, bool]] = []
 
-    def counting(policy: Policy, prompts: Sequence[Any], *, group_size: int, greedy: bool = False, **settings: Any) -> Any:
-        drawn.append((len(prompts), group_size, greedy))
-        return sample(policy, prompts, group_size=group_size, greedy=greedy, **settings)
+    def counting(policy: Policy, task: Task, problems: Sequence[Problem], *, group_size: int, greedy: bool = False, **settings: Any) -> Any:
+        drawn.append((len(problems), group_size, greedy))
+        return respond(policy, task, problems, group_size=group_size, greedy=greedy, **settings)
 
-    monkeypatch.setattr(extra, "sample", counting)
+    monkeypatch.setattr(extra, "respond", counting)
     config = lean(sampling={"prompts": prompts, "group_size": group_size})
     result = run(config, tmp_path / "run").result
     rows = rows_of(tmp_path / "run")

@@ -42,6 +42,15 @@ def test_labels_cover_the_response_and_its_end_and_nothing_else() -> None:
     assert labels[1].tolist() == [IGNORED] * 6 + [*tokenizer.encode("#6"), tokenizer.eos_token_id]
 
 
+def test_of_a_conversation_every_response_is_labelled_and_no_reply() -> None:
+    tokenizer = tiny_policy().tokenizer
+    end = tokenizer.eos_token_id
+    ids, labels = pad_examples([("12?", "3", ">?", "45"), ("6?", "7")], tokenizer)
+    assert ids[0].tolist() == [*tokenizer.encode("12?3"), end, *tokenizer.encode(">?45"), end]
+    assert labels[0].tolist() == [IGNORED] * 3 + [*tokenizer.encode("3"), end] + [IGNORED] * 2 + [*tokenizer.encode("45"), end]
+    assert labels[1].tolist() == [IGNORED] * 2 + [*tokenizer.encode("7"), end] + [IGNORED] * 6
+
+
 def test_a_batch_of_another_size_is_refused() -> None:
     policy = tiny_policy(torch.float32)
     with pytest.raises(ValueError, match=r"examples\(0\) gave 8 demonstrations, batch is 9"):

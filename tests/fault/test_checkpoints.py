@@ -14,9 +14,9 @@ import torch
 from engine.runs import files_of, newest, run, same_weights, small_config
 from fault.command import tokencredit
 from forked import run_forked
-from tokencredit.bases import model_folder
 from tokencredit.engine.local.resume import find_resume_point
 from tokencredit.errors import ConfigError
+from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
 from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep

@@ -129,7 +129,7 @@ def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pyt
     def too_large(*given: Any, **named: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB")
 
-    monkeypatch.setattr(collect, "sample", too_large)
+    monkeypatch.setattr(collect, "respond", too_large)
     with pytest.raises(GuardError, match=r"out of memory while sampling.* peak memory [\d,]+ MiB.*lower sampling\.prompts"):
         run(small_config(), tmp_path / "run")
 

@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from tokenizers.processors import TemplateProcessing
 
 from engine.runs import SMALL, Silent
-from tokencredit.bases import model_folder
 from tokencredit.cli import run as command
 from tokencredit.compose import resolve
 from tokencredit.engine.local import train as local
@@ -28,6 +27,7 @@ from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import refuse
 from tokencredit.engine.trl.run import train
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.models import model_folder
 from tokencredit.tasks.steps import Steps
 
 FLAGS = [
@@ -97,7 +97,7 @@ def by_local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_is_the_local_engine_s(by_trl: Path, by_local: Path) -> None:
     def names(folder: Path) -> set[str]:
         files = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-        return {name for name in files if not name.startswith("checkpoints/") and name != "report.html"}
+        return {name for name in files if not name.startswith(("checkpoints/", "model/")) and name != "report.html"}
 
     assert names(by_trl) == names(by_local)
     assert [set(row) for row in rows(by_trl)] == [set(row) - ONLY_LOCAL for row in rows(by_local)]
@@ -285,6 +285,9 @@ def test_without_a_scoring_pass_the_tokens_say_so(tmp_path: Path) -> None:
         ({"diagnose": {"every": 5}}, "diagnose.every is 5, but only the local engine looks at updates; set diagnose.every to 0"),
         ({"keep_every": 5}, "keep_every is 5, but only steps of the local engine"),
         ({"dtype": "float64"}, "dtype is 'float64', but TRL trains in float32 or bfloat16"),
+        ({"weights": "bfloat16", "dtype": "bfloat16"}, "weights is 'bfloat16', but only the local engine keeps weights in bfloat16"),
+        ({"lora": {"rank": 2}}, "lora.rank is 2, but only the local engine adds adapters to a run; set it to 0"),
+        ({"optimizer": {"steps_per_batch": 2, "gradient_checkpointing": True}}, "optimizer.gradient_checkpointing is true, but only"),
         ({"scoring": "sampler"}, "scoring is 'sampler', but TRL scores tokens in a pass of its own"),
         ({"sampling": {"group_size": 1}, "recipe": "reinforce++"}, "sampling.group_size is 1, but TRL compares at least 2"),
         ({"seed": 2**32}, "seed is 4294967296, but TRL takes seeds below 4294967296"),

@@ -36,6 +36,7 @@ METRICS = {
     "completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio", "ungraded",
     "unscored_tokens", "sampling/sampling_logp_difference/mean", "loss", "grad_norm", "silenced_share", "ratio_mean", "optimizer_steps",
     "prompts_per_optimizer_step", "steps_splitting_groups", "tokens", "coefficient_mean", "coefficient_std",
+    "reward/correct", "reward/format", "reward/length",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokencredit.bases import model_folder
+from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps
 

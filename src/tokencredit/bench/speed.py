@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import tokencredit.bench.trl_twin as trl_twin
-from tokencredit.bases import model_folder
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
@@ -21,6 +20,7 @@ from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
+from tokencredit.models import model_folder
 from tokencredit.record import describe_environment
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from tokencredit.bases import model_folder
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.models import model_folder
 from tokencredit.report.visible import visible
 from tokencredit.rollout_file.chat import Render, chat_renderer
 from tokencredit.rollout_file.formats import convert_rows, format_of

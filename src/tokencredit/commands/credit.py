@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import tyro
 
-from tokencredit.bases import model_folder
 from tokencredit.commands.flags import check_recipe_agrees
 from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.models import model_folder
 from tokencredit.report.visible import visible
 from tokencredit.rollout_file.write import check_out, write_columns
 

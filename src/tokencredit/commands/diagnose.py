@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.bases import model_folder
 from tokencredit.commands.credit import UNTIL_READ, config_layers
 from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
@@ -18,6 +17,7 @@ from tokencredit.config import Diagnose, TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.mistakes import in_words
+from tokencredit.models import model_folder
 from tokencredit.nearest import nearest
 from tokencredit.report.visible import visible
 

@@ -5,26 +5,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 from pydantic import ValidationError
 
 from tokencredit.choices import CHOICES, STAGES
+from tokencredit.commands.table_flags import TABLES
 from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import in_words
+from tokencredit.task_words import with_task_flags
 
 USAGE = "tokencredit train [CONFIG.toml ...] [OPTIONS]"
 
 
+class TrainingKind(NamedTuple):
+    """A command that trains: what it lays under files and flags."""
+
+    usage: str
+    what: str
+    layer: Mapping[str, Any]
+
+
+TRAIN = TrainingKind(USAGE, "Train a policy with token-level credit. With no argument: the embedded default, recipe delta.", {})
+
+
 @dataclass(frozen=True)
 class TrainOptions:
-    """Train a policy with token-level credit. With no argument: the embedded default, recipe delta.
-
-    Files before the flags are laid over each other, left to right; flags go on top. A stage is chosen by its type
-    (--credit.type delta) and then shows its own numbers here.
+    """Files before the flags are laid over each other, left to right; flags go on top. A stage is chosen by its type
+    (--credit.type delta) and then shows its own numbers here. A task may be one word: --task countdown, --task reasoning-gym:gcd.
     """
 
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
@@ -53,8 +64,8 @@ def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
 
 
 def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the flags say about recipe, engine and stage types, as a configuration layer."""
-    named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine")}
+    """What the flags say about recipe, engine, precision and stage types, as a configuration layer: other defaults depend on these."""
+    named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine", "weights", "dtype")}
     layer: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
     for field in CHOICES:
         kind = _value_of(f"--{field}.type", arguments)
@@ -94,9 +105,10 @@ def _stored_config(folder: Path) -> dict[str, Any]:
     return read_toml(folder / "config.toml")
 
 
-def parse_train(arguments: Sequence[str]) -> TrainOptions:
+def parse_train(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> TrainOptions:
     """Mistakes exit with code 2 (tyro) or raise ConfigError."""
     files, flags = _files_and_flags(arguments)
+    flags = with_task_flags(flags)
     layers = [read_toml(Path(name)) for name in files]
     chosen = chosen_types(flags)
     if (resumed := _value_of("--resume", flags)) is not None:
@@ -104,14 +116,15 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
         files.insert(0, f"{resumed}/config.toml")
     for name, layer in zip(files, layers, strict=True):
         check_recipe_agrees(name, layer, chosen.get("recipe"))
-    config = resolve([*layers, chosen])
+    config = resolve([kind.layer, *layers, chosen])
     try:
         return tyro.cli(
             tyro.conf.AvoidSubcommands[TrainOptions],
             default=TrainOptions(config=config),
             args=flags,
-            prog=USAGE.removesuffix(" [OPTIONS]"),
-            description=f"{inspect.getdoc(TrainOptions)}\n\n{_choices_in_words()}",
+            registry=TABLES,
+            prog=kind.usage.removesuffix(" [OPTIONS]"),
+            description=f"{kind.what}\n\n{inspect.getdoc(TrainOptions)}\n\n{_choices_in_words()}",
         )
     except ValidationError as problem:
         # tyro words the mistakes of one field itself; rules over several fields come out here.

@@ -32,3 +32,18 @@ def choose_folder(out: Path | None, *, recipe: str, exists: str, parent: str = "
     if exists == "fail":
         raise ConfigError(f"out {path} exists and is not empty; name another folder")
     return next(fresh for number in itertools.count(2) if not (fresh := path.with_name(f"{path.name}-{number}")).exists())
+
+
+def check_new_file(option: str, path: Path, *, ending: str, force: bool) -> None:
+    """Refuse, before any work is done, a file that could not or must not be written."""
+    if path.suffix != ending:
+        raise ConfigError(f"{option} {path} ends in {path.suffix or 'nothing'!r}; it must end in {ending}")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; give a file")
+    if path.exists() and not force:
+        raise ConfigError(f"{option} {path} exists; name another file, or overwrite it with --force")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{option} {path} lies in no folder: {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option} {path} cannot be made: {folder} is not writable")

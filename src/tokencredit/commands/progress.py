@@ -34,7 +34,8 @@ class RunProgress:
         self.told_of_ungraded = False
         if bar is None:
             into = f"{config.steps} steps, into {folder}"
-            console.print(visible(f"training {config.recipe} on {config.task.type} from {config.model}, {into}"), markup=False)
+            what = config.recipe if config.source == "policy" else "demonstrations"
+            console.print(visible(f"training {what} on {config.task.type} from {config.model}, {into}"), markup=False)
 
     def began(self, policy: Policy, before: Accuracy, step: int) -> None:
         self.first_step = step

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokencredit.anchor import anchored
-from tokencredit.commands.flags import TrainOptions, parse_train
+from tokencredit.commands.flags import TRAIN, TrainingKind, TrainOptions, parse_train
 from tokencredit.commands.output import choose_folder
 from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
-from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.errors import EXIT_OK, ConfigError, StorageError
 from tokencredit.record import RunFolder
 from tokencredit.resuming import accepted_changes
+from tokencredit.track import require_trackers
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
 
@@ -37,8 +38,8 @@ def _refuse_resume(options: TrainOptions, folder: Path, stored: TrainConfig) -> 
         raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
 
 
-def run(arguments: Sequence[str]) -> int:
-    options = parse_train(arguments)
+def run(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> int:
+    options = parse_train(arguments, kind)
     stored = None if options.resume is None else resolve([read_toml(options.resume / "config.toml")])
     options = replace(options, config=anchored(options.config, stored))
     if options.resume is not None and stored is not None:
@@ -46,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = options.resume or _new_folder(options)
     if options.config.engine == "trl":
         _refuse_for_trl(options.config)
+    require_trackers(options.config.track.to)
     if options.dry_run:
         if _is_first_process():
             print(f"# would train into {folder}\n{to_toml(options.config)}", end="")
@@ -75,6 +77,7 @@ def _train(options: TrainOptions, folder: Path) -> int:
     from tokencredit.engine.local.showcase import showcase
     from tokencredit.engine.local.signals import listening
     from tokencredit.engine.local.train import train
+    from tokencredit.track.tracking import Tracking
 
     shown = options.config.engine == "local" or _is_first_process()
     if options.config.engine == "trl":
@@ -83,8 +86,9 @@ def _train(options: TrainOptions, folder: Path) -> int:
         if shown:
             print(TRL_TRAINS)
     watched = make_progress(options.config, folder) if shown else nullcontext(NobodyWatching())
-    with listening() as stop, watched as progress:
-        outcome = train(options.config, folder, progress, stop, resume=options.resume is not None)
+    with listening() as stop, watched as progress, Tracking(options.config, folder, progress, active=shown) as tracking:
+        outcome = train(options.config, folder, tracking, stop, resume=options.resume is not None)
+        tracking.concluded(outcome.result)
     if outcome.interrupted:
         if shown:
             print(f"Stopped. Continue with: tokencredit train --resume {folder}")
@@ -92,9 +96,20 @@ def _train(options: TrainOptions, folder: Path) -> int:
     if not shown:
         return EXIT_OK
     print_summary(outcome.result, folder, showcase(options.config, outcome.policy, outcome.task, outcome.state))
+    _write_model(folder)
     if options.report:
         _write_report(folder)
     return EXIT_OK
+
+
+def _write_model(folder: Path) -> None:
+    """A finished run is not a failure because its model could not be put where it can be handed on."""
+    from tokencredit.card import export_model
+
+    try:
+        print(f"Model: {export_model(folder)}")
+    except (ConfigError, StorageError, OSError) as problem:
+        print(f"The model could not be exported: {problem}\nTry again with: tokencredit export {folder}", file=sys.stderr)
 
 
 def _write_report(folder: Path) -> None:

@@ -73,14 +73,23 @@ class Crediting:
         return "hidden" in self.credit.needs
 
     def shape_reward(
-        self, rollouts: Rollouts, score: Tensor, logp: Tensor, reference_logp: Tensor | None, sampled: SampledEvidence = NOTHING_SAMPLED
+        self,
+        rollouts: Rollouts,
+        score: Tensor,
+        logp: Tensor,
+        reference_logp: Tensor | None,
+        sampled: SampledEvidence = NOTHING_SAMPLED,
+        bonus: Tensor | None = None,
     ) -> Scored:
+        """`bonus` is what a response earns beside its score, whatever the recipe."""
         check_scores(score)
         check_log_probs(logp, rollouts.mask)
         if reference_logp is not None:
             check_log_probs(reference_logp, rollouts.mask, "reference")
         inputs = ShapeInputs(score, rollouts.mask.sum(-1), self.max_new_tokens, sampled.repaired)
         reward = score.double() + self.shape.adjust(inputs)
+        if bonus is not None:
+            reward = reward + bonus.double()
         kl = self.recipe.kl
         if reference_logp is not None and kl.place == "reward":
             divergence = kl_estimate(logp, reference_logp, kind=kl.estimator)

@@ -20,6 +20,7 @@ GRADERS: dict[str, str] = {
     "regex": "tokencredit.grade.text:grade_regex",
     "math": "tokencredit.grade.math_answer:grade_math",
     "code": "tokencredit.grade.code:grade_code",
+    "reasoning-gym": "tokencredit.grade.gym:grade_gym",
 }
 
 

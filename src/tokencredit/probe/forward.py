@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.kernels import at_least_float32, token_statistics
@@ -87,7 +87,12 @@ def watching_head(model: PreTrainedModel) -> Iterator[list[Tensor]]:
 
 
 def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
-    """The model's own forward (any logit scale or soft-cap included), the head applied to response positions only."""
+    """The model's own forward (any logit scale or soft-cap included), the head applied to response positions only.
+
+    A prompt that many responses share is read once where that saves much; the numbers differ by rounding alone.
+    """
+    if pays_to_share(prompts, tokens.shape[1]) and not model.is_gradient_checkpointing:
+        return _sharing_prompts(model, prompts, tokens)
     prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
     width = tokens.shape[1]
     inputs: dict[str, Any] = {"input_ids": torch.cat([prompt_ids, tokens[:, :-1]], 1), "use_cache": False, "logits_to_keep": width}
@@ -97,6 +102,37 @@ def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], to
     with watching_head(model) as seen:
         logits = model(**inputs).logits
     return ResponseLogits(logits, seen[0])
+
+
+SHARING_PAYS = 0.6
+"""Prompts are shared where that leaves at most this part of the tokens: two short passes cost more than one of their length."""
+
+
+def pays_to_share(prompts: Sequence[Sequence[int]], width: int) -> bool:
+    longest, different = max(len(prompt) for prompt in prompts), len({tuple(prompt) for prompt in prompts})
+    return different * longest + len(prompts) * width <= SHARING_PAYS * len(prompts) * (longest + width)
+
+
+def _sharing_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
+    """Every different prompt once, then all responses on copies of its keys and values, through which gradients flow back."""
+    places: dict[tuple[int, ...], int] = {}
+    of_row = torch.tensor([places.setdefault(tuple(prompt), len(places)) for prompt in prompts], device=tokens.device)
+    ids, attention = pad_prompts(list(places), tokens.device)
+    cache = DynamicCache(config=model.config)
+    inputs: dict[str, Any] = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    if attention is not None:
+        inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
+    with watching_head(model) as seen:
+        first = model(**inputs).logits[:, -1:][of_row]
+        if tokens.shape[1] == 1:
+            return ResponseLogits(first, seen[0][:, -1:][of_row])
+        cache.batch_select_indices(of_row)
+        inputs = {"input_ids": tokens[:, :-1], "past_key_values": cache, "use_cache": True}
+        if attention is not None:
+            whole = torch.cat([attention[of_row], torch.ones_like(tokens[:, :-1])], 1)
+            inputs |= {"attention_mask": whole, "position_ids": (whole.cumsum(1) - 1)[:, ids.shape[1] :]}
+        rest = model(**inputs).logits
+    return ResponseLogits(torch.cat([first, rest], 1), torch.cat([seen[0][:, -1:][of_row], seen[1]], 1))
 
 
 @torch.no_grad()

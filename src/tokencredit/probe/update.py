@@ -20,15 +20,16 @@ from transformers import PreTrainedModel
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.kernels import token_logp
 from tokencredit.probe.forward import response_extent, response_logits, row_cost
+from tokencredit.probe.trained import trained_parameters
 from tokencredit.types import Rollouts
 
 Direction = Mapping[str, Tensor]
-"""A change for each parameter, by its name in `named_parameters`."""
+"""A change for each parameter that is trained, by its name in `named_parameters`."""
 
 Method = Literal["jvp", "difference"]
 
 DIFFERENCE_SIZE = 1e-3
-"""Length of the step a difference takes, relative to the length of all weights."""
+"""Length of the step a difference takes, relative to the length of all trained weights."""
 
 
 class Prediction(NamedTuple):
@@ -87,7 +88,7 @@ def predicted_change(
             if not _knows_no_forward_mode(problem):
                 raise
             method = "difference"
-    known = dict(model.named_parameters())
+    known = trained_parameters(model)
     for name, direction in directions.items():
         if direction.keys() != known.keys():
             raise ValueError(f"direction {name!r} has {len(direction)} parameters but the model {len(known)}; give one change for each")

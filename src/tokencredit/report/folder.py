@@ -56,6 +56,11 @@ class Run:
         return self._object("diagnosis.json")
 
     @cached_property
+    def data(self) -> dict[str, Any]:
+        """What was asked: counts and fingerprints of the task's rows; empty for a task without files."""
+        return self._object("data.json")
+
+    @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         return self._rows("metrics.jsonl")
 

@@ -12,6 +12,7 @@ from tokencredit.recipes import RECIPES
 from tokencredit.report.folder import Run
 from tokencredit.report.visible import brief, visible
 from tokencredit.stages import Recipe, origin_of
+from tokencredit.table_words import write_table
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Methods:
 
 
 LONGEST_VALUE = 2000
+TABLES_OF_TASKS = ("task.parameters", "task.mixture", "task.options")
 
 
 def shown(value: Any) -> str:
@@ -54,10 +56,11 @@ def shown(value: Any) -> str:
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"optimizer": {"beta1": 0.9}} as {"optimizer.beta1": 0.9}."""
+    """{"optimizer": {"beta1": 0.9}} as {"optimizer.beta1": 0.9}; a table that is one setting stays whole."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        whole = not isinstance(value, dict) or prefix + key in TABLES_OF_TASKS
+        found |= {prefix + key: value} if whole else flat(value, f"{prefix}{key}.")
     return found
 
 
@@ -123,8 +126,16 @@ def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
     for path, value in flat(config.model_dump()).items():
         if path not in ("recipe", "task.type") and (path not in usual or usual[path] != value):
             name = path.replace("_", "-")
-            words += [f"--{name if value else 'no-' + name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
+            words += _as_flag(name, value)
     return (from_file, visible(shlex.join(words)))
+
+
+def _as_flag(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name if value else 'no-' + name}"]
+    if isinstance(value, tuple):
+        return [f"--{name}", *(str(each) for each in value)]
+    return [f"--{name}", *write_table(value)] if isinstance(value, dict) else [f"--{name}", str(value)]
 
 
 def _versions(run: Run) -> tuple[tuple[str, str], ...]:

@@ -1,10 +1,20 @@
-"""What is asked and how it is graded. `TASKS` is the table: name -> class."""
+"""What is asked and how it is graded. `TASKS` is the table: name -> what makes the task from its dials."""
 
+from collections.abc import Callable
+
+from tokencredit.tasks.arithmetic import Arithmetic
 from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
+from tokencredit.tasks.countdown import Countdown
+from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
+from tokencredit.tasks.leaks import HeldOut
+from tokencredit.tasks.own import own_task
 from tokencredit.tasks.protocol import (
     Cautioned,
+    Conversing,
+    Demonstrating,
+    DemonstratingTurns,
     GoldChecking,
     GoldReport,
     Problem,
@@ -14,21 +24,41 @@ from tokencredit.tasks.protocol import (
     marks_steps,
     revision_prompt,
     step_verdicts,
+    turn_verdicts,
     verdicts,
 )
+from tokencredit.tasks.reasoning_gym import ReasoningGym
 from tokencredit.tasks.steps import Steps
 
-TASKS: dict[str, type[Task]] = {"steps": Steps, "cotadd": CotAdd, "jsonl": Jsonl, "code": Code}
+TASKS: dict[str, Callable[..., Task]] = {
+    "steps": Steps,
+    "cotadd": CotAdd,
+    "arithmetic": Arithmetic,
+    "countdown": Countdown,
+    "guess": Guess,
+    "jsonl": Jsonl,
+    "code": Code,
+    "reasoning-gym": ReasoningGym,
+    "own": own_task,
+}
 
 __all__ = [
     "TASKS",
+    "Arithmetic",
     "Cautioned",
     "Code",
+    "Conversing",
     "CotAdd",
+    "Countdown",
+    "Demonstrating",
+    "DemonstratingTurns",
     "GoldChecking",
     "GoldReport",
+    "Guess",
+    "HeldOut",
     "Jsonl",
     "Problem",
+    "ReasoningGym",
     "Split",
     "Steps",
     "Task",
@@ -36,5 +66,6 @@ __all__ = [
     "marks_steps",
     "revision_prompt",
     "step_verdicts",
+    "turn_verdicts",
     "verdicts",
 ]

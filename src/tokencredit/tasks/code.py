@@ -16,7 +16,7 @@ from tokencredit.grade.sandbox import Isolation, settle
 from tokencredit.grade.sandbox.child import START_SECONDS
 from tokencredit.tasks.json_lines import Line, read_objects, text_cell
 from tokencredit.tasks.jsonl import Grading, Jsonl
-from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides
+from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides, written_by_prompt
 
 UNISOLATED = "programs that the model writes run under plain limits, without isolation; docs/sandbox.md says what that leaves open"
 TEMPLATE = "{text}\nWrite it in Python, in one ```python block. It will be called like this: {call}\n"
@@ -73,6 +73,7 @@ class Code(Jsonl):
         self._sides = two_sides(
             lambda file, field: _read(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
         )
+        self._written = written_by_prompt(self._sides)
         self._sources = {"train": path, "held-out": held_out_path or path}
         self._pool = GraderPool(
             grader="code",

@@ -33,6 +33,10 @@ class CotAdd:
         """1 if what follows the last `;` (or the whole response) is the sum, zero-padded."""
         return float(response.rsplit(";", 1)[-1] == problem.answer)
 
+    def demonstrate(self, problem: Problem, *, seed: int) -> str:
+        """With the scratchpad."""
+        return f"r{problem.answer[::-1]};{problem.answer}"
+
     def token_class(self, problem: Problem, response: str) -> list[str]:
         mark = response.find(";")
         if not response.startswith("r") or mark < 0:

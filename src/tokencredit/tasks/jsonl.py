@@ -11,7 +11,7 @@ from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.text import compiled, last_match
 from tokencredit.grade.verdict import Verdict
-from tokencredit.tasks.jsonl_rows import Columns, Row, read_rows, two_sides
+from tokencredit.tasks.jsonl_rows import Columns, Row, read_rows, two_sides, written_by_prompt
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
 
 Pattern = re.Pattern[str]
@@ -81,6 +81,7 @@ class Jsonl:
         self._sides = two_sides(
             lambda file, field: read_rows(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
         )
+        self._written = written_by_prompt(self._sides)
         self._sources = {"train": path, "held-out": held_out_path or path}
         self._pool = GraderPool(grader=grading, knobs=knobs, limits=GradeLimits(seconds=deadline, memory_mib=memory), workers=workers)
 
@@ -103,6 +104,10 @@ class Jsonl:
 
     def grade(self, problem: Problem, response: str) -> float:
         return self.grade_all([(problem, response)])[0].score
+
+    def demonstrate(self, problem: Problem, *, seed: int) -> str:
+        """The answer column as the file has it, or of a program its reference in a block."""
+        return self._written[problem.prompt]
 
     def token_class(self, problem: Problem, response: str) -> list[str]:
         return ["response"] * len(response)

@@ -9,6 +9,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.grade.text import last_match
 from tokencredit.mistakes import shortened
 from tokencredit.tasks.json_lines import Line, Numeral, read_objects, text_cell
+from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.protocol import Split
 from tokencredit.tasks.split import split_of
 
@@ -65,11 +66,15 @@ def two_sides(read: Callable[[Path, str], list[Row]], path: Path, held_out_path:
     if held_out_path is None:
         return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
     held_out = read(held_out_path, "held_out_path")
-    trained = {row.prompt: row.line for row in rows}
-    leaks = [(trained[row.prompt], row.line) for row in held_out if row.prompt in trained]
+    trained = {alike(row.prompt): row.line for row in rows}
+    leaks = [(trained[alike(row.prompt)], row.line) for row in held_out if alike(row.prompt) in trained]
     if leaks:
         raise ConfigError(
             f"{len(leaks)} questions of task.held_out_path {held_out_path} are trained on: line {leaks[0][1]} stands in {path} on line "
             f"{leaks[0][0]} too; leave them out of one file"
         )
     return {"train": rows, "held-out": held_out}
+
+
+def written_by_prompt(sides: Mapping[Split, list[Row]]) -> dict[str, str]:
+    return {row.prompt: row.written for rows in sides.values() for row in rows}

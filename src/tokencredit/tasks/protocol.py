@@ -1,7 +1,8 @@
 """What a task is: problems to ask, and a verifier that reads a response."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from tokencredit.grade.verdict import Verdict, ungraded
@@ -63,6 +64,40 @@ class Revisable(Task, Protocol):
 
 
 @runtime_checkable
+class Demonstrating(Task, Protocol):
+    """A task that can show a right response: for a supervised warm start, and for examples before a question."""
+
+    def demonstrate(self, problem: Problem, *, seed: int) -> str: ...
+
+
+@runtime_checkable
+class Conversing(Task, Protocol):
+    """A task of several turns: the policy speaks, the environment replies, and the whole of it earns one reward.
+
+    `reply` and `grade_turns` must be pure functions of their arguments, so that nothing is to be kept between turns, or for a resume.
+    `turns` given to them are the policy's own words, one text per turn. `grade` is of a conversation of one turn.
+    """
+
+    @property
+    def turns(self) -> int:
+        """The most turns that the policy may take."""
+        ...
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        """What the environment says after these turns; None: it is over."""
+        ...
+
+    def grade_turns(self, problem: Problem, turns: Sequence[str]) -> float: ...
+
+
+@runtime_checkable
+class DemonstratingTurns(Conversing, Protocol):
+    """A task of several turns that can show right ones."""
+
+    def demonstrate_turns(self, problem: Problem, *, seed: int) -> list[str]: ...
+
+
+@runtime_checkable
 class GradingTogether(Task, Protocol):
     """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
 
@@ -99,12 +134,24 @@ def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
     """One per (problem, response). A verifier that fails has graded nothing: NaN with the reason, never 0."""
     if isinstance(task, GradingTogether):
         return task.grade_all(asked)
-    return [_verdict(task, problem, response) for problem, response in asked]
+    return [_verdict(partial(task.grade, problem, response)) for problem, response in asked]
 
 
-def _verdict(task: Task, problem: Problem, response: str) -> Verdict:
+def turn_verdicts(task: Conversing, asked: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+    """One per (problem, turns). A conversation that its environment could not go on with has not been graded either."""
+    return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in asked]
+
+
+def _grade_turns(task: Conversing, problem: Problem, turns: Sequence[str]) -> float:
+    if len(turns) < task.turns:
+        # An environment that raised ended the conversation there, and raises again here, where the reason is kept.
+        task.reply(problem, turns)
+    return task.grade_turns(problem, turns)
+
+
+def _verdict(judge: Callable[[], float]) -> Verdict:
     try:
-        return Verdict(task.grade(problem, response))
+        return Verdict(judge())
     except Exception as failure:
         return ungraded(f"the grader raised {type(failure).__name__}: {failure}")
 

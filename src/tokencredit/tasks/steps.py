@@ -84,6 +84,13 @@ class Steps:
         """1 if the response ends in `#` and the right digit, else 0. Nothing else is looked at."""
         return float(response.endswith("#" + problem.answer))
 
+    def demonstrate(self, problem: Problem, *, seed: int) -> str:
+        """Without errors."""
+        # Imports this module.
+        from tokencredit.tasks.steps_demos import NO_ERRORS, demonstrate
+
+        return demonstrate(problem, NO_ERRORS, Random(f"{seed}/{problem.prompt}"))
+
     def token_class(self, problem: Problem, response: str) -> list[str]:
         """One of preamble, copy, operator, operand, result, separator, answer (or `other` where malformed)."""
         labels = ["other"] * len(response)

@@ -26,8 +26,10 @@ class GatheredBatch(NamedTuple):
     """Of these, the ones that answer prompts and were graded for training: without what evidence cost."""
     reference_logp: Float[Tensor, "seq tok"] | None = None
     sampled: SampledEvidence = NOTHING_SAMPLED
+    bonus: Float[Tensor, " seq"] | None = None
+    """What a response earns beside its score."""
     extra: Mapping[str, float] = {}
-    """What evidence beyond the rollouts was sampled."""
+    """Numbers to log: the parts of the reward, and what evidence beyond the rollouts was sampled."""
     ungraded: Mapping[str, int] = {}
     """Why responses could not be graded, and how many."""
 

@@ -33,7 +33,7 @@ def save_batch(folder: Path, gathered: GatheredBatch, planned: PlannedBatch | No
     rollouts, credited = gathered.rollouts, None if planned is None else planned.credited
     found: dict[str, Tensor | None] = {name: getattr(rollouts, name) for name in OF_ROLLOUTS}
     found |= {"score": gathered.score, "evidence/logp": gathered.evidence.logp, "evidence/entropy": gathered.evidence.entropy}
-    found |= {"reference_logp": gathered.reference_logp}
+    found |= {"reference_logp": gathered.reference_logp, "bonus": gathered.bonus}
     found |= {f"sampled/{name}": value for name, value in gathered.sampled._asdict().items()}
     words: dict[str, Any] = {
         "prompts": rollouts.prompts,
@@ -63,6 +63,7 @@ def load_batch(folder: Path, device: torch.device) -> StoredBatch:
         rollouts_used=words["rollouts_used"],
         responses=words["responses"],
         reference_logp=tensors.get("reference_logp"),
+        bonus=tensors.get("bonus"),
         sampled=SampledEvidence(**{name: tensors.get(f"sampled/{name}") for name in SampledEvidence._fields}),
         extra=words["extra"],
         ungraded=words["ungraded"],

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from tokencredit.engine.local.adapters import has_adapters, merged_state, save_adapters
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.batch_file import WORDS, StoredBatch, load_batch, save_batch
 from tokencredit.engine.local.generators import generator_states, restore_generators
@@ -136,7 +137,11 @@ def load_buffered(folder: Path, device: torch.device) -> StoredBatch | None:
 
 
 def _write_model(policy: Policy, fresh: Path) -> None:
-    policy.model.save_pretrained(fresh)
+    if has_adapters(policy.model):
+        policy.model.save_pretrained(fresh, state_dict=merged_state(policy.model))
+        save_adapters(policy.model, fresh)
+    else:
+        policy.model.save_pretrained(fresh)
     policy.tokenizer.save_pretrained(fresh)
 
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.guards import check_scores
+from tokencredit.engine.local.demonstrations import demonstrated
 from tokencredit.engine.local.grade import grade_with_reasons
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.respond import respond
+from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.masked import group_statistics
 from tokencredit.probe.forward import TokenEvidence
@@ -30,6 +32,8 @@ class GradedBatch(NamedTuple):
     score: Float[Tensor, " seq"]
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
+    parts: Mapping[str, Float[Tensor, " seq"]]
+    """What a response earns, part by part."""
     ungraded: Mapping[str, int]
     """Why responses could not be graded, and how many; of all that were sampled."""
 
@@ -70,6 +74,7 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
         ),
         score=torch.cat([part.score for part in parts]),
         rollouts_used=sum(part.rollouts_used for part in parts),
+        parts={name: torch.cat([part.parts[name] for part in parts]) for name in parts[0].parts},
         ungraded=sum((Counter(part.ungraded) for part in parts), Counter()),
     )
 
@@ -78,10 +83,13 @@ def _round(
     policy: Policy, task: Task, config: TrainConfig, count: int, step: int, attempt: int, watch: Stopwatch, keep_hidden: bool
 ) -> GradedBatch:
     problems = task.problems(count, split="train", seed=derive_seed(config.seed, "prompts", step, attempt))
+    if config.source == "demonstrations":
+        return _demonstrated(policy, task, config, problems, watch, seed=derive_seed(config.seed, "demonstrations", step))
     with watch.stage("sample"):
-        rollouts, evidence = sample(
+        rollouts, evidence = respond(
             policy,
-            [policy.encode(problem.prompt) for problem in problems],
+            task,
+            problems,
             group_size=config.sampling.group_size,
             max_new_tokens=config.sampling.max_new_tokens,
             seed=derive_seed(config.seed, "sample", step, attempt),
@@ -94,7 +102,22 @@ def _round(
     if config.filter_groups:
         # An infinite reward makes its group look as if all were alike; it must be refused, not left out.
         check_scores(score)
-    return GradedBatch(problems, rollouts, evidence, score, len(score), reasons)
+    parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
+    return GradedBatch(problems, rollouts, evidence, score, len(score), parts, reasons)
+
+
+def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: list[Problem], watch: Stopwatch, *, seed: int) -> GradedBatch:
+    """A demonstration that the verifier does not take for right teaches nothing and is told of, as one that cannot be graded."""
+    with watch.stage("sample"):
+        rollouts = demonstrated(policy, task, problems, config, seed=seed)
+    with watch.stage("grade"):
+        score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+    wrong = score < RIGHT
+    reasons = Counter(reasons) + Counter({"the demonstration is not graded right": int(wrong.sum())})
+    unknown = torch.zeros(rollouts.mask.shape, dtype=score.dtype, device=score.device)
+    score = score.where(~wrong, torch.nan)
+    parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
+    return GradedBatch(problems, rollouts, TokenEvidence(unknown, unknown, None), score, 0, parts, reasons)
 
 
 def _mixed_only(batch: GradedBatch) -> GradedBatch:
@@ -108,6 +131,7 @@ def _mixed_only(batch: GradedBatch) -> GradedBatch:
         rollouts=batch.rollouts.select(rows),
         evidence=TokenEvidence(logp[rows], entropy[rows], None if hidden is None else hidden[rows]),
         score=batch.score[rows],
+        parts={name: value[rows] for name, value in batch.parts.items()},
     )
 
 

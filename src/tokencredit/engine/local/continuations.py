@@ -34,7 +34,9 @@ def branch_points(
         else:
             assert marks_steps(task)
             problem = problems[groups[row]]
-            positions = starts_in_tokens(task.step_starts(problem, policy.decode(ids)), policy.pieces(ids))
+            text = policy.decode(ids)
+            start, end = policy.prompting.answer_in(text)
+            positions = starts_in_tokens([start + at for at in task.step_starts(problem, text[start:end])], policy.pieces(ids))
         points += [BranchPoint(row, columns[position]) for position in positions]
     return within_budget(points, continuations=choice.continuations, budget=choice.budget, seed=seed)
 
@@ -75,7 +77,7 @@ def solve_rates(
             problem = problems[groups[points[index].row]]
             rows = range(offset * continuations, (offset + 1) * continuations)
             written = [drawn_tokens[row][drawn_mask[row]].tolist()[: limit - len(prefix)] for row in rows]
-            asked += [(problem, policy.decode(prefix + tail)) for tail in written]
+            asked += [(problem, policy.answer(prefix + tail)) for tail in written]
         scores = [verdict.score for verdict in verdicts(task, asked)]
         for offset, index in enumerate(chosen):
             graded = [value for value in scores[offset * continuations : (offset + 1) * continuations] if value == value]

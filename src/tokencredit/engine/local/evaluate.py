@@ -7,7 +7,7 @@ import torch
 
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.respond import respond
 from tokencredit.tasks import Problem, Task
 
 ROWS_AT_ONCE = 1024
@@ -47,10 +47,9 @@ def evaluate(
     right, greedy_right, lengths, ungraded = [], [], [], []
     for start in range(0, len(problems), at_once):
         asked = problems[start : start + at_once]
-        prompts = [policy.encode(problem.prompt) for problem in asked]
         limits = {"max_new_tokens": max_new_tokens, "seed": seed + start, "dtype": dtype}
-        drawn = sample(policy, prompts, group_size=samples, temperature=temperature, **limits).rollouts
-        greedy = sample(policy, prompts, group_size=1, greedy=True, **limits).rollouts
+        drawn = respond(policy, task, asked, group_size=samples, temperature=temperature, **limits).rollouts
+        greedy = respond(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
         score = grade_rollouts(policy, task, asked, drawn).view(len(asked), samples)
         right.append(score >= 1.0)
         ungraded.append(score.isnan())

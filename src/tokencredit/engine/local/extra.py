@@ -11,8 +11,8 @@ from tokencredit.engine.crediting import SampledEvidence
 from tokencredit.engine.local.continuations import branch_points, solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.revise import Revisions, revise
-from tokencredit.engine.local.sample import sample
 from tokencredit.probe.branch import BranchPoint, prefix_values
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import IbpoShape, ProcessCredit
@@ -75,7 +75,6 @@ def gather_extra(
 
 def greedy_scores(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> Tensor:
     """What the verifier says of the policy's most probable response to each problem."""
-    prompts = [policy.encode(problem.prompt) for problem in problems]
     limit = config.sampling.max_new_tokens
-    drawn = sample(policy, prompts, group_size=1, max_new_tokens=limit, seed=0, greedy=True, dtype=config.dtype)
+    drawn = respond(policy, task, problems, group_size=1, max_new_tokens=limit, seed=0, greedy=True, dtype=config.dtype)
     return grade_rollouts(policy, task, problems, drawn.rollouts)

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.engine.local.policy import Policy
-from tokencredit.tasks import Problem, Task, verdicts
+from tokencredit.engine.local.turns import on_cpu, turns_of
+from tokencredit.tasks import Conversing, Problem, Task, turn_verdicts, verdicts
 from tokencredit.types import Rollouts
 
 
@@ -24,12 +25,19 @@ def response_text(policy: Policy, rollouts: Rollouts, row: int) -> str:
     return policy.decode(rollouts.tokens[row][rollouts.mask[row]].tolist())
 
 
+def _answer(policy: Policy, rollouts: Rollouts, row: int) -> str:
+    return policy.answer(rollouts.tokens[row][rollouts.mask[row]].tolist())
+
+
 def grade_with_reasons(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Graded:
     """One score per response; `problems[g]` is what group g answers."""
-    asked = [(problems[group], response_text(policy, rollouts, row)) for row, group in enumerate(rollouts.group.tolist())]
-    found = verdicts(task, asked)
+    groups, device, rollouts = rollouts.group.tolist(), rollouts.tokens.device, on_cpu(rollouts)
+    if isinstance(task, Conversing):
+        found = turn_verdicts(task, [(problems[group], turns_of(policy, rollouts, row)) for row, group in enumerate(groups)])
+    else:
+        found = verdicts(task, [(problems[group], _answer(policy, rollouts, row)) for row, group in enumerate(groups)])
     dtype = torch.float64 if policy.model.dtype == torch.float64 else torch.float32
-    score = torch.tensor([verdict.score for verdict in found], dtype=dtype, device=rollouts.tokens.device)
+    score = torch.tensor([verdict.score for verdict in found], dtype=dtype, device=device)
     return Graded(score, Counter(verdict.reason or "no reason given" for verdict in found if verdict.score != verdict.score))
 
 

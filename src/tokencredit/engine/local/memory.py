@@ -46,7 +46,7 @@ def with_half_on_failure(
         tell(f"out of memory while {doing} with {budget} tokens in a pass; trying again from its start with {half}")
     raise GuardError(
         f"out of memory while {doing}, also with {half} tokens in a pass; the longest row takes {longest}; "
-        f"peak memory {peak_memory()}; lower optimizer.max_tokens or sampling.max_new_tokens"
+        f"peak memory {peak_memory()}; lower optimizer.max_tokens or sampling.max_new_tokens, or set optimizer.gradient_checkpointing"
     )
 
 

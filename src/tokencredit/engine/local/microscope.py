@@ -7,6 +7,7 @@ that is trained and its optimizer are only read, so a run with the microscope on
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from tokencredit.errors import GuardError
 from tokencredit.masked import group_statistics
 from tokencredit.probe.divergence import Movement, movement
 from tokencredit.probe.forward import gather_evidence
+from tokencredit.probe.trained import trained_parameters
 from tokencredit.probe.update import Direction, Method, predicted_change
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
@@ -38,6 +40,8 @@ class Lens(NamedTuple):
     """The one that training gives `run_plan` for this batch."""
     groups: int
     """Groups whose tokens' change is predicted; 0 takes all."""
+    recompute: bool = False
+    """As in `accumulate_gradient`."""
 
 
 class Effects(NamedTuple):
@@ -91,7 +95,7 @@ def choose_rows(credited: Credited, *, groups: int, seed: int) -> Tensor:
 
 
 def _weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in policy.model.named_parameters()}
+    return {name: value.detach() for name, value in trained_parameters(policy.model).items()}
 
 
 def _minus(left: Direction, right: Direction) -> dict[str, Tensor]:
@@ -124,7 +128,7 @@ class Microscope:
         self.policy, self.optimizer = policy, optimizer
         self.credited, self.plan, self.built, self.lens = credited, plan, built, lens
         model = deepcopy(policy.model)
-        self.before = Policy(model=model, tokenizer=policy.tokenizer, end_tokens=policy.end_tokens)
+        self.before = replace(policy, model=model)
         self.weights = _weights(self.before)
         self.looked_at = choose_rows(credited, groups=lens.groups, seed=lens.seed)
         self.seen = credited.rollouts.select(self.looked_at)
@@ -160,10 +164,9 @@ class Microscope:
     def _gradient(self, number: int, step: PlannedStep, only: Bool[Tensor, "seq tok"]) -> dict[str, Tensor]:
         self.before.model.zero_grad(set_to_none=True)
         lens, seed = self.lens, step_seed(self.lens.seed, number)
-        accumulate_gradient(
-            self.before, self.credited, step, self.built, temperature=lens.temperature, dtype=lens.dtype, seed=seed, only=only
-        )
-        return {name: parameter.grad for name, parameter in self.before.model.named_parameters() if parameter.grad is not None}
+        knobs = {"temperature": lens.temperature, "dtype": lens.dtype, "recompute": lens.recompute, "seed": seed}
+        accumulate_gradient(self.before, self.credited, step, self.built, only=only, **knobs)
+        return {name: parameter.grad for name, parameter in trained_parameters(self.before.model).items() if parameter.grad is not None}
 
     def _predict(self, rollouts: Rollouts, directions: Mapping[str, Direction]) -> dict[str, Tensor]:
         lens = self.lens
@@ -177,7 +180,7 @@ class Microscope:
         """After the first optimizer step: what it changed, and which part of that came from each side."""
         if number > 0:
             return
-        named = dict(self.policy.model.named_parameters())
+        named = trained_parameters(self.policy.model)
         clip = clip_factor(gradient_norm, self.lens.gradient_clip)
         self.directions["first"] = _minus(_weights(self.policy), self.weights)
         for side, gradient in self.first._asdict().items():

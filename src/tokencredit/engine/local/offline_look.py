@@ -4,10 +4,12 @@ The other trainer's optimizer is not known, so the step is ours: the recipe's cr
 """
 
 from tokencredit.config import TrainConfig
+from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.offline import credit_stored
 from tokencredit.engine.local.offline_table import stored_texts
+from tokencredit.engine.local.optimizer import make_optimizer
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.step import TrainedBatch, make_optimizer, update
+from tokencredit.engine.local.step import TrainedBatch, update
 from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.read import StoredRollouts
@@ -21,6 +23,7 @@ def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> T
     plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0))
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
+    add_adapters(policy.model, config.lora, seed=config.seed)
     optimizer = make_optimizer(config, policy.model)
     result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True)
     by_group = dict(zip(stored.rollouts.group.tolist(), stored.prompts, strict=True))

@@ -7,9 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from tokencredit.bases import model_folder
 from tokencredit.engine.local.pieces import joining_pieces, text_alone
+from tokencredit.engine.local.prompting import PLAIN, Prompting, encode_chat, encode_plain
 from tokencredit.errors import ConfigError
+from tokencredit.models import model_folder
 
 TINY_PARAMETERS = 5_000_000
 
@@ -20,6 +21,9 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     end_tokens: tuple[int, ...]
     """Any of these ends a response; it is sampled, so it is part of the response."""
+    prompting: Prompting = PLAIN
+    stops: tuple[str, ...] = ()
+    """A response ends once its text holds any of these; what is graded ends before it."""
 
     @property
     def device(self) -> torch.device:
@@ -28,10 +32,32 @@ class Policy:
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
+    def ask(self, prompt: str) -> list[int]:
+        """The tokens that put a problem to the model."""
+        if self.prompting.chat:
+            return encode_chat(self.tokenizer, self.prompting.messages(prompt))
+        return encode_plain(self.tokenizer, self.prompting.text(prompt))
+
     def decode(self, tokens: list[int]) -> str:
-        """Text of a response without its end token."""
+        """Text of a response without its end token, and up to a stop string."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.end_tokens else tokens
-        return str(self.tokenizer.decode(kept, skip_special_tokens=False))
+        return self.up_to_stop(str(self.tokenizer.decode(kept, skip_special_tokens=False)))
+
+    def up_to_stop(self, text: str) -> str:
+        return text[: min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=len(text))]
+
+    def finish(self, text: str) -> list[int]:
+        """The tokens of a whole response: up to a stop string, or with the token that ends a turn."""
+        if self.stops:
+            return self.encode(text + self.stops[0])
+        end = self.tokenizer.eos_token_id
+        return [*self.encode(text), end if isinstance(end, int) else self.end_tokens[0]]
+
+    def answer(self, tokens: list[int]) -> str:
+        """The part of a response that the verifier reads."""
+        text = self.decode(tokens)
+        start, end = self.prompting.answer_in(text)
+        return text[start:end]
 
     def token_texts(self, tokens: list[int]) -> list[str]:
         """Each token read alone."""
@@ -48,7 +74,7 @@ def choose_device(asked: str) -> torch.device:
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_code: bool = False) -> Policy:
+def load_policy(name: str, *, device: torch.device, dtype: str, weights: str = "float32", trust_remote_code: bool = False) -> Policy:
     """Weights come from safetensors alone: nothing is ever unpickled."""
     folder = model_folder(name)
     # Bars for shards of a model that loads in an instant would tear our own progress display.
@@ -56,7 +82,7 @@ def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_cod
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            dtype=torch.float64 if dtype == "float64" else torch.float32,
+            dtype=torch.float64 if dtype == "float64" else torch.float32 if weights == "float32" else torch.bfloat16,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
@@ -73,6 +99,8 @@ def load_policy(name: str, *, device: torch.device, dtype: str, trust_remote_cod
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = tokenizer.eos_token_id if ends is None else ends
     ends = tuple(ends) if isinstance(ends, list | tuple) else () if ends is None else (ends,)
+    # A chat model may end its turns with a token that only its tokenizer names.
+    ends += tuple(end for end in (tokenizer.eos_token_id,) if end is not None and end not in ends)
     if not ends:
         raise ConfigError(f"model folder {folder} names no end-of-sequence token; set eos_token_id in its generation_config.json")
     size = model.get_input_embeddings().weight.shape[0]

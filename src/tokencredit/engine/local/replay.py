@@ -12,7 +12,8 @@ from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
-from tokencredit.engine.local.step import Stepper, TrainedBatch
+from tokencredit.engine.local.fit import check_turns
+from tokencredit.engine.local.step import Stepper, TrainedBatch, check_visible
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep
 from tokencredit.errors import ConfigError
@@ -82,12 +83,14 @@ def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[
     taken = max((row["step"] for row in folder.read("metrics.jsonl")), default=0)
     if not 1 <= step <= taken:
         raise ConfigError(f"step is {step} but the run has taken steps 1 to {taken}")
+    check_visible(config)
     start = nearest_start(folder, step)
     stepper = Stepper(config, source=config.model if start.checkpoint is None else str(start.checkpoint))
     state = StageState()
     if start.checkpoint is not None:
         load_optimizer(stepper.optimizer, start.checkpoint)
         state = StageState(**load_progress(start.checkpoint).stage_state)
+    check_turns(stepper.task, config)
     check_gold(stepper.task, folder)
     schedule, refused = _steps_in_force(folder, config), _taken_of_refused(folder)
     for number in range(start.step, step - 1):

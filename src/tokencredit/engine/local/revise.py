@@ -16,7 +16,7 @@ from tokencredit.engine.local.sample import sample
 from tokencredit.probe.edits import edit_distance, edited_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import IbpoShape
-from tokencredit.tasks import Problem, Task, revision_prompt
+from tokencredit.tasks import Problem, Task, revision_prompt, verdicts
 from tokencredit.types import Rollouts
 
 
@@ -74,7 +74,7 @@ def _sample_revisions(
     written: list[list[int]] = []
     for start in range(0, len(comparisons), ROWS_AT_ONCE):
         prompts = [
-            policy.encode(revision_prompt(task, problems[groups[pair.failed]], texts[pair.failed], texts[pair.sibling]))
+            policy.ask(revision_prompt(task, problems[groups[pair.failed]], texts[pair.failed], texts[pair.sibling]))
             for pair in comparisons[start : start + ROWS_AT_ONCE]
         ]
         drawn = sample(
@@ -108,9 +108,11 @@ def revise(
     groups = rollouts.group.tolist()
     tried: dict[int, int] = {}
     successes: dict[int, list[list[int]]] = {}
-    for pair, tokens in zip(comparisons, written, strict=True):
+    asked = [(problems[groups[pair.failed]], policy.answer(tokens)) for pair, tokens in zip(comparisons, written, strict=True)]
+    found = verdicts(task, asked)
+    for pair, tokens, verdict in zip(comparisons, written, found, strict=True):
         tried[pair.failed] = tried.get(pair.failed, 0) + 1
-        if task.grade(problems[groups[pair.failed]], policy.decode(tokens)) > choice.correct_above:
+        if verdict.score > choice.correct_above:
             successes.setdefault(pair.failed, []).append(tokens)
     repaired = torch.zeros(len(groups), dtype=torch.float64, device=score.device)
     edited = torch.ones_like(rollouts.mask)

@@ -13,6 +13,7 @@ from transformers import DynamicCache
 
 from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
@@ -88,6 +89,7 @@ def sample(
     mask = torch.zeros(rows, max_new_tokens, dtype=torch.bool, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     writing = torch.arange(rows, device=device)
+    stops = StopWatcher(policy.tokenizer, policy.stops, rows)
     for position in range(max_new_tokens):
         logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
         if logp.isnan().any():
@@ -101,6 +103,8 @@ def sample(
             states[writing, position] = decoder.hidden
         mask[writing, position] = True
         ended = torch.isin(drawn, ends)
+        if stops:
+            ended |= torch.tensor(stops.ended(writing.tolist(), drawn.tolist()), device=device)
         finished[writing] = ended
         if position + 1 == max_new_tokens or bool(ended.all()):
             break

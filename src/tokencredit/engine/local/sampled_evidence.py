@@ -15,7 +15,7 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.engine.local.continuations import solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.respond import respond
 from tokencredit.probe.branch import BranchPoint
 from tokencredit.probe.forward import gather_evidence, response_extent
 from tokencredit.seeds import derive_seed
@@ -120,9 +120,10 @@ def _fresh_responses(
     size = min(config.sampling.group_size if config.sampling.group_size > 1 else 8, config.diagnose.drift_budget)
     asked = list(problems[: max(1, config.diagnose.drift_budget // size)])
     temperature = config.sampling.temperature
-    rollouts = sample(
+    rollouts = respond(
         before,
-        [before.encode(problem.prompt) for problem in asked],
+        task,
+        asked,
         group_size=size,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=seed,

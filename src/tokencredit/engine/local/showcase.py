@@ -8,7 +8,8 @@ from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local.respond import respond
+from tokencredit.probe.forward import response_extent
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 
@@ -28,9 +29,10 @@ def showcase(
     Rewards are shaped without a KL penalty: the reference is not at hand any more.
     """
     asked = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
-    rollouts = sample(
+    rollouts = respond(
         policy,
-        [policy.encode(problem.prompt) for problem in asked],
+        task,
+        asked,
         group_size=config.sampling.group_size,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=derive_seed(config.seed, "showcase-sample"),
@@ -45,13 +47,14 @@ def showcase(
     seed = derive_seed(config.seed, "showcase-credit")
     credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=facts_of(policy), sampled=extra.sampled).credited
     shown: list[ShownResponse] = []
+    extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:
         for row in rows:
-            inside = rollouts.mask[row]
-            ids = rollouts.tokens[row][inside].tolist()
+            # What an environment said is shown too; it has no credit.
+            ids = rollouts.tokens[row, : extent[row]].tolist()
             pieces = ["⏎" if token in policy.end_tokens else text for token, text in zip(ids, policy.token_texts(ids), strict=True)]
             problem = asked[int(rollouts.group[row])]
-            shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row][inside].tolist(), float(score[row])))
+            shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row, : extent[row]].tolist(), float(score[row])))
     return shown
 
 

@@ -8,6 +8,7 @@ the sampler's own log-probs, entropies and hidden states are the scores; in bflo
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,16 +16,21 @@ import torch
 from tokencredit.build import AggregatedObjective, sampled_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.adapters import load_trained
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.memory import Tell, silent
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
+from tokencredit.engine.local.optimizer import make_optimizer
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
+from tokencredit.engine.local.prompted import prompted
+from tokencredit.engine.local.recompute import recomputable_layers
+from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
-from tokencredit.errors import BadNumbersError
+from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Problem, Task
@@ -62,13 +68,6 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
 
 
-def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> torch.optim.AdamW:
-    chosen = config.optimizer
-    return torch.optim.AdamW(
-        model.parameters(), lr=chosen.learning_rate, betas=(chosen.beta1, chosen.beta2), weight_decay=chosen.weight_decay
-    )
-
-
 def make_lens(config: TrainConfig, *, seed: int) -> Lens:
     return Lens(
         temperature=config.sampling.temperature,
@@ -77,6 +76,7 @@ def make_lens(config: TrainConfig, *, seed: int) -> Lens:
         dtype=config.dtype,
         seed=seed,
         groups=config.diagnose.groups,
+        recompute=config.optimizer.gradient_checkpointing,
     )
 
 
@@ -87,12 +87,15 @@ class Stepper:
         self.config = config
         device = choose_device(config.device)
         trusted = config.trust_remote_code
-        self.policy = load_policy(source, device=device, dtype=config.dtype, trust_remote_code=trusted)
+        self.policy = load_trained(config, source, device=device)
+        if config.optimizer.gradient_checkpointing:
+            recomputable_layers(self.policy.model)
         set_threads(config.threads, self.policy.model)
         self.reference = None
         if config.kl.beta > 0:
-            self.reference = load_policy(config.model, device=device, dtype=config.dtype, trust_remote_code=trusted)
+            self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
         self.task: Task = TASKS[config.task.type](**knobs(config.task)) if task is None else task
+        self.policy = prompted(self.policy, config, self.task)
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
 
@@ -101,7 +104,18 @@ class Stepper:
         config, policy, pipeline = self.config, self.policy, self.pipeline
         batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
         used = batch.rollouts_used
-        gathered = GatheredBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, used, used, ungraded=batch.ungraded)
+        earned = part_means(batch.parts)
+        gathered = GatheredBatch(
+            batch.problems,
+            batch.rollouts,
+            batch.score,
+            batch.evidence,
+            used,
+            used or len(batch.problems),
+            bonus=bonus(batch.parts, config.reward),
+            extra=earned,
+            ungraded=batch.ungraded,
+        )
         if not batch.problems:
             return gathered
         pipeline.check_budget(batch.rollouts)
@@ -109,6 +123,8 @@ class Stepper:
             evidence = batch.evidence
             if pipeline.scores_in_a_pass:
                 evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell)
+            if config.source == "demonstrations":
+                gathered = gathered._replace(rollouts=replace(batch.rollouts, behavior_logp=evidence.logp))
             reference = None
             if self.reference is not None:
                 reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False, tell=tell).logp
@@ -120,7 +136,7 @@ class Stepper:
             evidence=evidence,
             reference_logp=reference,
             sampled=extra.sampled,
-            extra=extra.metrics,
+            extra=earned | dict(extra.metrics),
             rollouts_used=batch.rollouts_used + extra.rollouts_used,
         )
 
@@ -129,7 +145,7 @@ class Stepper:
         pipeline, seed = self.pipeline, self.config.seed
         rollouts, evidence, reference = gathered.rollouts, gathered.evidence, gathered.reference_logp
         with watch.stage("credit"):
-            scored = pipeline.shape_reward(rollouts, gathered.score, evidence.logp, reference, gathered.sampled)
+            scored = pipeline.shape_reward(rollouts, gathered.score, evidence.logp, reference, gathered.sampled, gathered.bonus)
             credited, state = pipeline.credit_tokens(
                 scored,
                 evidence,
@@ -185,6 +201,14 @@ class Stepper:
         return FinishedStep(gathered.rollouts_used, planned.state, self.take(number, planned, watch, look=look), gathered.extra)
 
 
+def check_visible(config: TrainConfig) -> None:
+    if config.weights != "float32":
+        raise ConfigError(
+            f"weights is {config.weights!r}, and the change that an update makes to log-probs is lost in the rounding of bfloat16; "
+            "only updates of float32 weights can be looked at"
+        )
+
+
 class Updated(NamedTuple):
     result: StepResult
     look: Microscope | None
@@ -206,6 +230,8 @@ def update(
     tell: Tell = silent,
 ) -> Updated:
     """The optimizer steps of training step `number`, watched where asked."""
+    if look:
+        check_visible(config)
     stopwatch = stopwatch or Stopwatch()
     seed = derive_seed(config.seed, "objective", number)
     microscope = None
@@ -223,6 +249,7 @@ def update(
             temperature=config.sampling.temperature,
             gradient_clip=config.optimizer.gradient_clip,
             dtype=config.dtype,
+            recompute=config.optimizer.gradient_checkpointing,
             seed=seed,
             watch=None if microscope is None else microscope.watch,
             taken=taken,

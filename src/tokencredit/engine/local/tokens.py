@@ -7,8 +7,11 @@ import torch
 
 from tokencredit.diagnose.table import token_table
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.turns import turn_tokens
 from tokencredit.tasks import Problem, Task, step_verdicts
 from tokencredit.types import Credited, Rollouts, StepPlan
+
+THINKING = "thinking"
 
 
 class TokenLabels(NamedTuple):
@@ -20,19 +23,30 @@ class TokenLabels(NamedTuple):
 
 
 def label_tokens(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> TokenLabels:
-    """A token takes the class and the verdict of its first character; the end token is `end`."""
-    tokens, mask = rollouts.tokens.cpu(), rollouts.mask.cpu()
+    """A token takes the class and the verdict of its first character; the end token is `end`, a stop string `stop`.
+
+    What stands outside of the answer tags, where they are asked for, is `thinking`. Each turn is read by itself.
+    """
     labels = TokenLabels([], [], [])
     for row, group in enumerate(rollouts.group.tolist()):
-        ids = tokens[row][mask[row]].tolist()
-        pieces = policy.pieces(ids)
-        labels.text.extend(pieces)
-        ended = bool(ids) and ids[-1] in policy.end_tokens
-        body = pieces[:-1] if ended else pieces
-        response, problem = "".join(body), problems[group]
-        labels.token_class.extend(_of_first_character(body, task.token_class(problem, response), "other") + ["end"] * ended)
-        labels.step_right.extend(_of_first_character(body, step_verdicts(task, problem, response), None) + [None] * ended)
+        for ids in turn_tokens(rollouts, row):
+            _label_turn(labels, policy, task, problems[group], ids)
     return labels
+
+
+def _label_turn(labels: TokenLabels, policy: Policy, task: Task, problem: Problem, ids: list[int]) -> None:
+    pieces = policy.pieces(ids)
+    labels.text.extend(pieces)
+    ended = ids[-1] in policy.end_tokens
+    body = pieces[:-1] if ended else pieces
+    response = "".join(body)
+    read = policy.up_to_stop(response)
+    start, end = policy.prompting.answer_in(read)
+    answer, after = read[start:end], len(read) - end
+    classes = [THINKING] * start + list(task.token_class(problem, answer)) + [THINKING] * after
+    verdicts = [None] * start + step_verdicts(task, problem, answer)
+    labels.token_class.extend(_of_first_character(body, classes, "stop" if len(read) < len(response) else "other") + ["end"] * ended)
+    labels.step_right.extend(_of_first_character(body, verdicts, None) + [None] * ended)
 
 
 def _of_first_character(pieces: Sequence[str], per_character: Sequence[Any], otherwise: Any) -> list[Any]:

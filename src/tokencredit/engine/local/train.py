@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.data import fingerprint, first_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import check_gold, write_gold
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.attempt import Attempt
@@ -44,10 +45,11 @@ from tokencredit.engine.local.update import as_result
 from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.probe.trained import trained_parameters
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
-from tokencredit.tasks import Cautioned, Task
+from tokencredit.tasks import Cautioned, HeldOut, Task
 
 
 class Outcome(NamedTuple):
@@ -74,6 +76,11 @@ class Trainer:
             seed=derive_seed(config.seed, "held-out"),
         )
         check_fit(self.policy, self.task, self.held_out, config)
+        self.known = HeldOut(self.held_out)
+        refuse_leaks(self.known, first_problems(config, self.task), error=ConfigError)
+        self.data = fingerprint(config, self.task, self.held_out)
+        if resume:
+            keep_fingerprint(folder, self.data)
         self.progress: Progress | None = None if point is None else point.progress
         self.kept_batch = None if checkpoint is None else load_buffered(checkpoint, self.policy.device)
         seed_generators(config.seed)
@@ -89,6 +96,7 @@ class Trainer:
     def run(self, listener: Listener, stop: StopRequest) -> Outcome:
         self.listener, self.stop = listener, stop
         progress, state = self.progress, StageState()
+        keep_fingerprint(self.folder, self.data)
         self._tell_of_the_task()
         try:
             progress = progress or self._measure_base()
@@ -138,6 +146,8 @@ class Trainer:
             kept, self.kept_batch = self.kept_batch, None
             attempt.gather(self.stepper, kept, retries.append)
             attempt.plan(self.stepper, state)
+        if attempt.gathered is not None:
+            refuse_leaks(self.known, attempt.gathered.problems)
         # Written down only now: what may be abandoned writes no file.
         self._check_graded(attempt, progress)
         try:
@@ -212,7 +222,7 @@ class Trainer:
 
     def _publish(self, progress: Progress, buffered: BufferedBatch | None = None) -> None:
         """With the generators as they were at that place. Weights that are spoilt would push the good ones out."""
-        if not all(bool(parameter.isfinite().all()) for parameter in self.policy.model.parameters()):
+        if not all(bool(parameter.isfinite().all()) for parameter in trained_parameters(self.policy.model).values()):
             raise GuardError("weights are not finite, so they are not saved; the newest checkpoint is from before")
         self.folder.sync()
         save_checkpoint(self.policy, self.stepper.optimizer, progress, self.folder.checkpoints, buffered, self.generators)

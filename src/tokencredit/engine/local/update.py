@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import NamedTuple, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from tokencredit.build import AggregatedObjective
 from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
 from tokencredit.engine.local.memory import Tell, recut, silent, with_half_on_failure
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.recompute import recomputing
 from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.errors import BadNumbersError
 from tokencredit.kernels import token_logp
@@ -20,6 +22,7 @@ from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.probe.forward import precision, response_extent, response_logits, row_cost
+from tokencredit.probe.trained import trained_parameters
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 
@@ -74,6 +77,7 @@ def accumulate_gradient(
     *,
     temperature: float,
     dtype: str = "float32",
+    recompute: bool = False,
     seed: int = 0,
     only: Tensor | None = None,
 ) -> StepGradient:
@@ -89,7 +93,8 @@ def accumulate_gradient(
     loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
     for rows in _rows_that_matter(credited, step, built, only):
         passed = _gather(credited, step, rows, built, seed)
-        logp = _logp(policy, passed, temperature, dtype)
+        with recomputing(policy.model) if recompute else nullcontext():
+            logp = _logp(policy, passed, temperature, dtype)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
         kappa, share = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         if not math.isfinite(share):
@@ -103,7 +108,7 @@ def accumulate_gradient(
         credited_tokens += int(has_credit.sum())
         ratio_total += float(masked_sum(importance_ratio(inputs.logp, inputs.old_logp), inputs.mask))
         tokens += int(inputs.mask.sum())
-    for parameter in policy.model.parameters():
+    for parameter in trained_parameters(policy.model).values():
         # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -154,6 +159,12 @@ def as_taken(result: StepResult) -> list[TakenStep]:
     return [TakenStep(StepGradient(*numbers), norm) for numbers, norm in zip(each, result.gradient_norm, strict=True)]
 
 
+class _Knobs(TypedDict):
+    temperature: float
+    dtype: str
+    recompute: bool
+
+
 def _nobody_asks() -> bool:
     return False
 
@@ -168,6 +179,7 @@ def run_plan(
     temperature: float,
     gradient_clip: float,
     dtype: str = "float32",
+    recompute: bool = False,
     seed: int = 0,
     watch: Callable[[int, float], None] | None = None,
     taken: list[TakenStep] | None = None,
@@ -181,6 +193,7 @@ def run_plan(
     """
     taken = [] if taken is None else taken
     cost = row_cost(credited.rollouts)
+    knobs = _Knobs(temperature=temperature, dtype=dtype, recompute=recompute)
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number in range(len(taken), len(plan.steps)):
         step = plan.steps[number]
@@ -192,17 +205,16 @@ def run_plan(
         ) -> tuple[PlannedStep, StepGradient]:
             optimizer.zero_grad(set_to_none=True)
             cut = step if tokens == budget else recut(step, cost, max_tokens=tokens)
-            limits = {"temperature": temperature, "dtype": dtype, "seed": step_seed(seed, number)}
-            return cut, accumulate_gradient(policy, credited, cut, built, **limits)
+            return cut, accumulate_gradient(policy, credited, cut, built, **knobs, seed=step_seed(seed, number))
 
         where = f"optimizer step {number + 1} of {len(plan.steps)}"
         try:
             cut, gradient = with_half_on_failure(
                 gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=optimizer.zero_grad
             )
-            norm = float(torch.nn.utils.clip_grad_norm_(policy.model.parameters(), gradient_clip))
+            norm = float(torch.nn.utils.clip_grad_norm_(trained_parameters(policy.model).values(), gradient_clip))
             if not math.isfinite(norm):
-                raise _bad_gradient(policy, credited, cut, built, norm, temperature=temperature, dtype=dtype, seed=step_seed(seed, number))
+                raise _bad_gradient(policy, credited, cut, built, norm, knobs, seed=step_seed(seed, number))
         except BadNumbersError as bad:
             optimizer.zero_grad()
             raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None
@@ -221,9 +233,8 @@ def _bad_gradient(
     step: PlannedStep,
     built: AggregatedObjective,
     norm: float,
+    knobs: "_Knobs",
     *,
-    temperature: float,
-    dtype: str,
     seed: int,
 ) -> BadNumbersError:
     """Which responses it comes from is found by going through the step once more, a micro-batch at a time."""
@@ -232,10 +243,9 @@ def _bad_gradient(
         policy.model.zero_grad(set_to_none=True)
         only = torch.zeros_like(credited.rollouts.mask)
         only[list(rows)] = True
-        accumulate_gradient(
-            policy, credited, step, built, temperature=temperature, dtype=dtype, seed=seed, only=only & credited.rollouts.mask
-        )
-        if any(not bool(parameter.grad.isfinite().all()) for parameter in policy.model.parameters() if parameter.grad is not None):
+        accumulate_gradient(policy, credited, step, built, **knobs, seed=seed, only=only & credited.rollouts.mask)
+        found = (parameter.grad for parameter in trained_parameters(policy.model).values() if parameter.grad is not None)
+        if not all(bool(gradient.isfinite().all()) for gradient in found):
             broken += rows
     rows = broken or list(step.rows)
     return BadNumbersError(GRADIENT_NORM, f"gradient norm is {norm} from {in_words(rows)}", rows)

@@ -1,7 +1,7 @@
-"""A brief supervised warm start on (prompt, response) demonstrations: how the shipped base policies are made."""
+"""A brief supervised warm start on demonstrations: how the shipped base policies are made."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -11,25 +11,27 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 IGNORED = -100
 
-Examples = Callable[[int], list[tuple[str, str]]]
+Examples = Callable[[int], Sequence[tuple[str, ...]]]
+"""Demonstrations of one iteration: prompt, response, and for a conversation what the environment says, response ..."""
 
 
-def pad_examples(examples: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
-    """Token ids and labels, right-padded; only response tokens and the end token are labelled."""
+def pad_examples(examples: Sequence[tuple[str, ...]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+    """Token ids and labels, right-padded; only response tokens and the end token of each are labelled."""
+    end = cast(int, tokenizer.eos_token_id)
     encoded = [
-        (
-            tokenizer.encode(prompt, add_special_tokens=False),
-            [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id],
-        )
-        for prompt, response in examples
+        [tokenizer.encode(text, add_special_tokens=False) + ([end] if place % 2 else []) for place, text in enumerate(example)]
+        for example in examples
     ]
-    longest = max(len(prompt) + len(response) for prompt, response in encoded)
+    longest = max(sum(map(len, parts)) for parts in encoded)
     ids = torch.full((len(encoded), longest), cast(int, tokenizer.pad_token_id))
     labels = torch.full_like(ids, IGNORED)
-    for row, (prompt, response) in enumerate(encoded):
-        end = len(prompt) + len(response)
-        ids[row, :end] = torch.tensor([*prompt, *response])
-        labels[row, len(prompt) : end] = torch.tensor(response)
+    for row, parts in enumerate(encoded):
+        start = 0
+        for place, part in enumerate(parts):
+            ids[row, start : start + len(part)] = torch.tensor(part)
+            if place % 2:
+                labels[row, start : start + len(part)] = torch.tensor(part)
+            start += len(part)
     return ids, labels
 
 

@@ -31,8 +31,20 @@ def refuse(config: TrainConfig) -> None:
         )
     if config.dtype == "float64":
         raise ConfigError("dtype is 'float64', but TRL trains in float32 or bfloat16; use one of them or the local engine")
+    if config.weights != "float32":
+        raise ConfigError(f"weights is {config.weights!r}, but only the local engine keeps weights in bfloat16; use 'float32'")
+    if config.lora.rank:
+        raise ConfigError(f"lora.rank is {config.lora.rank}, but only the local engine adds adapters to a run; set it to 0")
+    if config.optimizer.gradient_checkpointing:
+        raise ConfigError("optimizer.gradient_checkpointing is true, but only the local engine computes passes again; set it to false")
     if config.scoring == "sampler":
         raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
+    if config.source != "policy":
+        raise ConfigError(f"source is {config.source!r}, but TRL samples from the policy; use the local engine for a warm start")
+    if config.sampling.stop:
+        raise ConfigError(f"sampling.stop is {config.sampling.stop}, but TRL is not told to stop at strings; leave it empty")
+    if config.reward.format or config.reward.length:
+        raise ConfigError("reward.format and reward.length are the local engine's; leave them at 0")
     if config.sampling.group_size < 2:
         raise ConfigError("sampling.group_size is 1, but TRL compares at least 2 responses of a prompt; give at least 2")
     if config.seed >= SEEDS:
@@ -103,7 +115,7 @@ def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | No
 
     def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
         given = zip(prompts, answer, completion_ids, strict=True)
-        asked = [(Problem(prompt=prompt, answer=right), policy.decode(ids)) for prompt, right, ids in given]
+        asked = [(Problem(prompt=prompt, answer=right), policy.answer(ids)) for prompt, right, ids in given]
         return [None if math.isnan(verdict.score) else verdict.score for verdict in verdicts(task, asked)]
 
     return verdict

@@ -15,6 +15,7 @@ from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener
 from tokencredit.engine.local.metrics import step_metrics
 from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.reward_parts import part_means, reward_parts
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
@@ -92,7 +93,7 @@ class Recorder(TrainerCallback):
         self._check_prompts(step, batch)
         rollouts_used = step * config.sampling.prompts * config.sampling.group_size
         row = {"step": step, "rollouts_used": rollouts_used, "learning_rate": self.told[-1]["learning_rate"]}
-        row |= state_metrics(self.trainer.stage_state) | _measured(batch, self.told, config)
+        row |= state_metrics(self.trainer.stage_state) | _measured(batch, self.told, config) | self._earned(batch)
         with watch.stage("record"):
             if self.writes:
                 self._record(step, batch)
@@ -123,11 +124,15 @@ class Recorder(TrainerCallback):
         )
         self.trainer.stopwatch, self.began = Stopwatch(), now
 
+    def _earned(self, batch: PlannedBatch) -> dict[str, float]:
+        scored = batch.credited.scored
+        return part_means(reward_parts(self.trainer.policy, scored.rollouts, scored.score, limit=self.config.sampling.max_new_tokens))
+
     def _check_prompts(self, step: int, batch: PlannedBatch) -> None:
         """TRL must have asked what the local engine would have, in the same order and the same ids."""
         asked = batch.credited.rollouts.prompts[:: self.config.sampling.group_size]
         for place, problem in enumerate(self.problems[step - 1]):
-            if list(asked[place]) != self.trainer.policy.encode(problem.prompt):
+            if list(asked[place]) != self.trainer.policy.ask(problem.prompt):
                 raise GuardError(f"TRL asked another prompt than number {place} of training step {step}, {problem.prompt!r}")
 
     def _record(self, step: int, batch: PlannedBatch) -> None:

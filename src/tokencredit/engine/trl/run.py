@@ -16,24 +16,28 @@ from transformers import PrinterCallback
 
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
+from tokencredit.engine.data import fingerprint, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import check_gold, write_gold
 from tokencredit.engine.local.checkpoint import Progress
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.listener import Listener, NobodyWatching
+from tokencredit.engine.local.optimizer import make_optimizer
 from tokencredit.engine.local.policy import Policy, load_policy, set_threads
+from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.step import learning_rate, make_optimizer
+from tokencredit.engine.local.step import learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
 from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
 from tokencredit.engine.trl.run_trainer import RunTrainer
+from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder, describe_environment
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.storage.lock import locked
-from tokencredit.tasks import TASKS, Problem, Task
+from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
 
 PACKAGES = ("trl", "accelerate", "datasets")
 
@@ -45,16 +49,23 @@ def train(
     refuse(config)
     policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype, trust_remote_code=config.trust_remote_code)
     task: Task = TASKS[config.task.type](**knobs(config.task))
+    if isinstance(task, Conversing):
+        raise ConfigError(f"task.type is {config.task.type!r}, which converses in turns; TRL samples one response, use engine 'local'")
     gold = check_gold(task, RunFolder(path))
     counts = (config.evaluation.final_problems, config.evaluation.problems)
     held_out = task.problems(max(counts), split="held-out", seed=derive_seed(config.seed, "held-out"))
+    policy = prompted(policy, config, task)
     check_fit(policy, task, held_out, config)
     problems = training_problems(config, task)
-    longest = max(len(policy.encode(problem.prompt)) for batch in problems for problem in batch) + config.sampling.max_new_tokens
+    refuse_leaks(HeldOut(held_out), [problem for batch in problems for problem in batch], error=ConfigError)
+    longest = max(len(policy.ask(problem.prompt)) for batch in problems for problem in batch) + config.sampling.max_new_tokens
     args = grpo_config(config, path, longest=longest)
     folder = RunFolder(Path(broadcast_object_list([str(path)])[0]))
     args.output_dir = str(folder.checkpoints)
     checkpoint, resumed = last_whole_checkpoint(folder) if resume else (None, None)
+    data = fingerprint(config, task, held_out)
+    if resumed is not None:
+        keep_fingerprint(folder, data)
     optimizer = make_optimizer(config, policy.model)
     with _nothing_left_behind(folder):
         trainer = RunTrainer(
@@ -77,6 +88,7 @@ def train(
     if resumed is None:
         if first:
             _begin(folder, config, processes=trainer.ranks.count)
+            keep_fingerprint(folder, data)
             if gold is not None:
                 write_gold(gold, folder)
         watch = Stopwatch()

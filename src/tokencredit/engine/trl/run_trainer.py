@@ -19,7 +19,7 @@ class RunTrainer(CreditGRPOTrainer):
         super().__init__(*given, **named)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return [self.policy.encode(prompt) for prompt in prompts], None, {}
+        return [self.policy.ask(prompt) for prompt in prompts], None, {}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> PlannedBatch:
         with self.stopwatch.stage("rollouts"):

@@ -1,0 +1,144 @@
+"""The model card: what was trained, on what, what it reached and how sure that is, and what to know before use."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokencredit.card.base import QUANTIZED, base_license, base_name, is_quantized
+from tokencredit.card.markdown import block, code, plain, table
+from tokencredit.report.folder import Run, setting
+from tokencredit.report.headline import Headline, headline
+from tokencredit.report.intervals import EXPLAINED, wilson
+from tokencredit.report.methods import Methods, flat, methods, shown
+from tokencredit.report.notices import notices
+from tokencredit.report.tokens import number
+from tokencredit.report.words import duration, grouped, percent
+
+CONFIG_FILE = "run-config.toml"
+CAUTIONS = ("warning", "guard", "gold", "ungraded", "damaged", "out-of-memory", "stopped")
+"""Kinds of events that somebody who uses the model should know of."""
+EVENTS_NAMED = 12
+
+
+def card(run: Run, *, step: int) -> str:
+    """The text of README.md; `step` is the training step whose weights lie beside it."""
+    head, how = headline(run), methods(run)
+    chosen = next((row for row in run.metrics if row["step"] == step and _share(row.get("held_out/sampled")) is not None), {})
+    parts = [_header(run), f"# {plain(head.name)}\n", _about(run, head, step, best=bool(chosen)), *_numbers(run, head, step, chosen)]
+    parts += ["## Use\n", _use(), "## Training\n", _training(run, head), "## Recipe\n", _recipe(how), *_data(run)]
+    parts += ["## Do it again\n", _again(run, how), "## Know before use\n", _cautions(run, how)]
+    return "\n".join(parts)
+
+
+def _header(run: Run) -> str:
+    """JSON strings are YAML, and hold anything."""
+    model = str(run.config.get("model", "unknown"))
+    lines = [f"base_model: {json.dumps(base_name(model))}", "library_name: transformers", "pipeline_tag: text-generation"]
+    if (license := base_license(model)) is not None:
+        lines.insert(0, f"license: {json.dumps(license)}")
+    return "\n".join(["---", *lines, "tags:", "- tokencredit", "- reinforcement-learning", "---\n"])
+
+
+def _about(run: Run, head: Headline, step: int, *, best: bool) -> str:
+    base = plain(base_name(str(run.config.get("model", "unknown"))))
+    shown_to_it = setting(run.config, "source") == "demonstrations"
+    what = f"demonstrations of task {code(head.task)}" if shown_to_it else f"task {code(head.task)} with recipe {code(head.recipe)}"
+    ending = ", the best of those evaluated." if best and str(step) == head.best_step else "."
+    return f"{base}, trained on {what} by tokencredit for {head.steps} steps. The weights are those after training step {step}{ending}\n"
+
+
+def _share(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and 0 <= found <= 1 else None
+
+
+def _numbers(run: Run, head: Headline, step: int, chosen: Mapping[str, Any]) -> Iterable[str]:
+    """Before and after the whole run; `chosen` is the evaluation for which these weights were chosen."""
+    rows = []
+    for kind, name in (("greedy", "greedy"), ("sampled", "one sample (pass@1)"), ("pass_at_k", "best of k (pass@k)")):
+        for when, at in (("before", 0), ("after", head.steps)):
+            found = run.evaluated(when)
+            share, problems = _share(found.get(kind)), number(found.get("problems"))
+            if share is not None and problems is not None and problems >= 1:
+                low, high = wilson(share, int(problems))
+                said = name.replace("k", str(found.get("k"))) if kind == "pass_at_k" else name
+                rows.append([f"{when} (step {at})", plain(said), percent(share), f"{percent(low)} to {percent(high)}", grouped(problems)])
+    if not rows and not chosen:
+        return
+    yield "## Accuracy on held-out problems\n"
+    if rows:
+        yield table(["when", "how", "accuracy", "95 % interval", "problems"], rows)
+    if chosen:
+        share, problems = percent(float(chosen["held_out/sampled"])), plain(chosen.get("held_out/problems", "unknown"))
+        yield (
+            f"These weights, of step {step}, were right in {share} of samples for {problems} held-out problems during training. "
+            "A number that weights were chosen for is a little too high.\n"
+        )
+    yield f"Intervals: {EXPLAINED}\n"
+
+
+def _use() -> str:
+    return block(
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'folder = "."  # this folder\n'
+        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        "python",
+    )
+
+
+def _training(run: Run, head: Headline) -> str:
+    rows = [["seed", head.seed], ["training steps", head.steps]]
+    if head.rollouts is not None:
+        rows.append(["rollouts", grouped(head.rollouts)])
+    if head.seconds:
+        rows.append(["time", duration(head.total_seconds)])
+    rows.append(["engine", code(setting(run.config, "engine", "unknown"))])
+    return table(["what", "value"], [*rows, *_listed({"task": run.config.get("task", {})})])
+
+
+def _listed(values: Mapping[str, Any]) -> list[list[str]]:
+    """Of a path the name only: where a file lay is nobody's business."""
+    found = flat(dict(values)).items()
+    return [
+        [code(path), code(Path(value).name if isinstance(value, str) and value.startswith("/") else shown(value))] for path, value in found
+    ]
+
+
+def _recipe(how: Methods) -> str:
+    if how.unknown:
+        return f"The configuration cannot be read by this version: {plain(how.unknown)}\n"
+    lines = [f"{plain(how.summary)} ({plain(how.paper)})\n"]
+    for stage in how.stages:
+        numbers = ", ".join(f"{one.path} {one.value}" for one in stage.settings)
+        chosen = f" {code(stage.choice)}" if stage.choice else ""
+        lines.append(f"- **{stage.stage}**{chosen}: {plain(stage.what)}" + (f" ({plain(numbers)})" if numbers else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _data(run: Run) -> Iterable[str]:
+    """What the run wrote down of its data, so that another can tell whether theirs is the same."""
+    if rows := _listed({name: value for name, value in run.data.items() if name != "task"}):
+        yield "## Data\n"
+        yield table(["what", "value"], rows)
+
+
+def _again(run: Run, how: Methods) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in how.versions)
+    commit, changed = run.environment.get("commit"), " with uncommitted changes" if run.environment.get("diff") else ""
+    ending = f" Commit {code(commit)}{changed}." if commit else ""
+    command = block(f"tokencredit train {CONFIG_FILE}", "bash")
+    return f"{code(CONFIG_FILE)} is the whole configuration:\n\n{command}\n{plain(versions, 2000)}.{ending}\n"
+
+
+def _cautions(run: Run, how: Methods) -> str:
+    said = [notice.text for notice in notices(run) if notice.grave]
+    said += [QUANTIZED] if is_quantized(str(run.config.get("model", ""))) else []
+    said += how.caveats
+    told = list(dict.fromkeys(str(event["message"]) for event in run.events if event["kind"] in CAUTIONS))
+    said += told[:EVENTS_NAMED]
+    if len(told) > EVENTS_NAMED:
+        said.append(f"{len(told) - EVENTS_NAMED} more were told while it trained")
+    said.append("It was trained for one task and measured on that task alone; what else changed in it is not known.")
+    return "".join(f"- {plain(line)}\n" for line in said)

@@ -1,0 +1,139 @@
+"""`tokencredit evaluate`: how good is a model at a task, how sure is that, and would training on it go well?"""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokencredit.commands.asked import EvaluateOptions, Setting, parse_evaluate
+from tokencredit.commands.output import check_new_file
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.models import model_folder
+from tokencredit.record import RunFolder
+from tokencredit.report.visible import brief
+from tokencredit.rollout_file.write import check_out, write_rows
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import knobs
+from tokencredit.storage.whole import write_whole
+
+if TYPE_CHECKING:
+    from tokencredit.engine.local.measure import Measured
+    from tokencredit.engine.local.policy import Policy
+    from tokencredit.engine.local.suits import Verdict
+    from tokencredit.tasks import Problem, Task
+
+
+def run(arguments: Sequence[str]) -> int:
+    model, options, settings = parse_evaluate(arguments)
+    folder = model_folder(model)
+    if options.json is not None and options.json != "-":
+        check_new_file("json", Path(options.json), ending=".json", force=options.force)
+    if options.responses is not None:
+        check_out(options.responses, force=options.force)
+    found, rows = _measured(model, options, settings)
+    from tokencredit.commands.evaluate_tables import print_found
+    from tokencredit.engine.local.suits import best_of, judge, ladder_of
+
+    verdicts = [judge(measured, setting.config.task) for measured, setting in zip(found, settings, strict=True)]
+    best = best_of(found) if options.vary is not None else None
+    told = _as_json(model, folder, options, settings, found, verdicts, best)
+    if options.responses is not None:
+        write_rows(options.responses, rows, force=options.force)
+    if options.json == "-":
+        print(json.dumps(told, indent=2))
+        return EXIT_OK
+    if options.json is not None:
+        write_whole(Path(options.json), json.dumps(told, indent=2) + "\n")
+    print_found(model, settings, found, verdicts, split=options.split, best=best)
+    ladder = ladder_of(settings[0].config.task)
+    if options.vary is None and verdicts[0].kind != "good" and ladder is not None:
+        again = ["--vary", f"task.{ladder.field}={','.join(str(value) for value in ladder.values)}"]
+        print(brief(f"Compare difficulties: {shlex.join(['tokencredit', 'evaluate', *arguments, *again])}", 2000))
+    for what, path in (("Numbers", options.json), ("Responses", options.responses)):
+        if path is not None:
+            print(f"{what}: {path}")
+    return EXIT_OK
+
+
+def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting]) -> tuple[list["Measured"], list[dict[str, Any]]]:
+    """Tasks and problems before the model: they are quick, and what is wrong with them is told at once. Torch is loaded from here on."""
+    from tokencredit.commands.progress import counting
+    from tokencredit.engine.local.fit import check_fit
+    from tokencredit.engine.local.measure import measure
+    from tokencredit.engine.local.memory import memory_in_words
+    from tokencredit.engine.local.prompted import prompted
+
+    tasks = [_task(model, setting) for setting in settings]
+    problems = [_problems(options, setting, task) for setting, task in zip(settings, tasks, strict=True)]
+    bare = _policy(model, settings[0])
+    policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
+    for policy, task, asked, setting in zip(policies, tasks, problems, settings, strict=True):
+        check_fit(policy, task, asked, setting.config)
+    found: list[Measured] = []
+    rows: list[dict[str, Any]] = []
+    with memory_in_words(), counting("asking") as tell:
+        for number, (policy, task, asked, setting) in enumerate(zip(policies, tasks, problems, settings, strict=True)):
+
+            def told(done: int, before: int = number * options.problems) -> None:
+                tell(before + done, len(settings) * options.problems)
+
+            kept: list[dict[str, Any]] | None = None if options.responses is None else []
+            found.append(measure(policy, task, asked, setting.config, samples=options.samples, tell=told, keep=kept))
+            # Settings stand apart in the file, as steps do.
+            rows += [row if options.vary is None else {"step": number} | row for row in kept or ()]
+    return found, rows
+
+
+def _task(model: str, setting: Setting) -> "Task":
+    """Rows whose own gold answer is not graded right are not asked; a run has told which."""
+    from tokencredit.engine.gold import check_gold
+    from tokencredit.tasks import TASKS
+
+    task: Task = TASKS[setting.config.task.type](**knobs(setting.config.task))
+    report = check_gold(task, RunFolder(Path(model)))
+    if report is not None and report.failed:
+        line, why = report.failed[0]
+        said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked, such as line {line} of {why}"
+        print(brief(said), file=sys.stderr)
+    return task
+
+
+def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list["Problem"]:
+    """Held-out ones are those that a run of this seed is measured on."""
+    purpose = "held-out" if options.split == "held-out" else "evaluate-train"
+    try:
+        return task.problems(options.problems, split=options.split, seed=derive_seed(setting.config.seed, purpose))
+    except ConfigError as problem:
+        # A task speaks of the settings that a run has.
+        raise ConfigError(f"{problem} (here: --problems {options.problems})") from None
+
+
+def _policy(model: str, setting: Setting) -> "Policy":
+    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+
+    config = setting.config
+    policy = load_policy(
+        model, device=choose_device(config.device), dtype=config.dtype, weights=config.weights, trust_remote_code=config.trust_remote_code
+    )
+    set_threads(config.threads, policy.model)
+    return policy
+
+
+def _as_json(
+    model: str,
+    folder: Path,
+    options: EvaluateOptions,
+    settings: Sequence[Setting],
+    found: Sequence["Measured"],
+    verdicts: Sequence["Verdict"],
+    best: int | None,
+) -> dict[str, Any]:
+    results = [
+        {"setting": setting.name or None, **measured.to_json(), "verdict": verdict.kind, "words": list(verdict.words)}
+        for setting, measured, verdict in zip(settings, found, verdicts, strict=True)
+    ]
+    asked = options.asked.model_dump(mode="json")
+    told = {"model": model, "folder": folder.name, "split": options.split, "vary": options.vary, "asked": asked, "results": results}
+    return told if options.vary is None else told | {"best": None if best is None else settings[best].name}

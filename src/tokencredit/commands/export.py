@@ -1,0 +1,29 @@
+"""`tokencredit export`: a run's best model as a folder to hand on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from tokencredit.card import export_model
+from tokencredit.commands.output import choose_folder
+from tokencredit.errors import EXIT_OK
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write the best checkpoint of a run as an ordinary transformers folder with a model card, without optimizer state."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    out: Path | None = None
+    """Where to; default model/ in the run folder, where a model that is there is replaced."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = tyro.cli(ExportOptions, args=list(arguments), prog="tokencredit export")
+    out = None if options.out is None else choose_folder(options.out, recipe="", exists="fail")
+    print(f"Model: {export_model(options.run, out)}")
+    return EXIT_OK

@@ -1,0 +1,71 @@
+"""What a run was trained and tested on, as hashes: written when it begins, compared when it goes on."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokencredit.anchor import PATHS_OF_TASKS
+from tokencredit.config import TrainConfig
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.mistakes import shortened
+from tokencredit.record import RunFolder
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import HeldOut, Problem, Task
+
+FILE = "data.json"
+
+
+def hash_problems(problems: Iterable[Problem]) -> str:
+    """Over prompts and answers, in order."""
+    found = hashlib.sha256()
+    for problem in problems:
+        found.update(json.dumps([problem.prompt, problem.answer]).encode() + b"\n")
+    return found.hexdigest()
+
+
+def fingerprint(config: TrainConfig, task: Task, held_out: Sequence[Problem]) -> dict[str, Any]:
+    """The files a task reads, the held-out problems, and the problems of the first training step."""
+    files = [path for name in PATHS_OF_TASKS if (path := getattr(config.task, name, None)) is not None and Path(path).is_file()]
+    first = first_problems(config, task)
+    return {
+        "task": config.task.model_dump(mode="json"),
+        "files": {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files},
+        "held_out": {"problems": len(held_out), "sha256": hash_problems(held_out)},
+        "first_step": {"problems": len(first), "sha256": hash_problems(first)},
+    }
+
+
+def first_problems(config: TrainConfig, task: Task) -> list[Problem]:
+    return task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", 0, 0))
+
+
+def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
+    """Write it where there is none; refuse to go on where it differs."""
+    path = folder.path / FILE
+    if not path.is_file():
+        folder.write_json(FILE, found)
+        return
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        differs = [f"{part}.{name}" for part in ("files", "held_out", "first_step") for name in _differing(stored[part], found[part])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might be asked something else") from None
+    if differs:
+        raise ConfigError(
+            f"the data of this run has changed since it began ({', '.join(differs)} in {FILE}); put it back as it was, or start a run "
+            "of its own"
+        )
+
+
+def _differing(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+
+
+def refuse_leaks(held_out: HeldOut, trained: Sequence[Problem], *, error: type[Exception] = GuardError) -> None:
+    if leaked := held_out.leaks(trained):
+        raise error(
+            f"{len(leaked)} of {len(trained)} training problems are held out too, such as {shortened(leaked[0].prompt)}; the task's "
+            "`problems` must never give one prompt on both sides"
+        )

@@ -1,0 +1,77 @@
+"""A batch of a task's own right responses, for a supervised warm start: every token of a demonstration receives credit 1."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.converse import hear
+from tokencredit.engine.local.policy import Policy
+from tokencredit.errors import ConfigError
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Demonstrating, DemonstratingTurns, Problem, Task, revision_prompt
+from tokencredit.types import Rollouts
+
+
+class Shown(NamedTuple):
+    prompt: list[int]
+    tokens: list[int]
+    mask: list[bool]
+    """What the policy would write itself."""
+
+
+def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig, *, seed: int) -> Rollouts:
+    """One response to each problem, as the policy itself would have written it; its log-probs are for a pass to find."""
+    rng = Random(derive_seed(seed, "revised"))
+    shown: list[Shown] = []
+    for index, problem in enumerate(problems):
+        if isinstance(task, DemonstratingTurns):
+            shown.append(_conversation(policy, task, problem, seed=derive_seed(seed, "demonstration", index)))
+        elif isinstance(task, Demonstrating):
+            revised = rng.random() < config.revision_share
+            shown.append(_response(policy, task, problems, index, seed=seed, revised=revised))
+        else:
+            raise ConfigError(
+                f"task {config.task.type!r} has no demonstrations to learn from; give it a method demonstrate(problem, *, seed)"
+            )
+    longest, limit = max(sum(one.mask) for one in shown), config.sampling.max_new_tokens
+    if longest > limit:
+        raise ConfigError(f"a demonstration takes {longest} tokens but sampling.max_new_tokens is {limit}; give at least that")
+    tokens = pad_sequence([torch.tensor(one.tokens) for one in shown], batch_first=True).to(policy.device)
+    return Rollouts(
+        prompts=tuple(tuple(one.prompt) for one in shown),
+        tokens=tokens,
+        mask=pad_sequence([torch.tensor(one.mask) for one in shown], batch_first=True).to(policy.device),
+        group=torch.arange(len(problems), device=policy.device),
+        behavior_logp=torch.zeros(tokens.shape, device=policy.device),
+        finished=torch.ones(len(problems), dtype=torch.bool, device=policy.device),
+    )
+
+
+def _response(policy: Policy, task: Demonstrating, problems: Sequence[Problem], index: int, *, seed: int, revised: bool) -> Shown:
+    problem = problems[index]
+    response = policy.prompting.written(task.demonstrate(problem, seed=derive_seed(seed, "demonstration", index)))
+    asked = revision_prompt(task, problem, _failed(task, problems, index, seed), response) if revised else problem.prompt
+    tokens = policy.finish(response)
+    return Shown(policy.ask(asked), tokens, [True] * len(tokens))
+
+
+def _conversation(policy: Policy, task: DemonstratingTurns, problem: Problem, *, seed: int) -> Shown:
+    """What the environment says in between is read and not learned."""
+    turns = task.demonstrate_turns(problem, seed=seed)
+    shown = Shown(policy.ask(problem.prompt), [], [])
+    for count, turn in enumerate(turns, 1):
+        written = policy.finish(policy.prompting.written(turn))
+        heard = hear(policy, task.reply(problem, turns[:count]) or "", after=written) if count < len(turns) else []
+        shown.tokens.extend([*written, *heard])
+        shown.mask.extend([True] * len(written) + [False] * len(heard))
+    return shown
+
+
+def _failed(task: Demonstrating, problems: Sequence[Problem], index: int, seed: int) -> str:
+    """A wrong response that is written well: what is right for another problem."""
+    other = problems[(index + 1) % len(problems)]
+    return task.demonstrate(other, seed=derive_seed(seed, "failed", index))

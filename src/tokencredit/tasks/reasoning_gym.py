@@ -1,0 +1,131 @@
+"""`reasoning-gym`: problems that the package of that name makes up, and scores in child processes under limits."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from tokencredit.errors import ConfigError
+from tokencredit.grade.gym_entries import CHUNK, GymGold, checksum, make_entry
+from tokencredit.grade.limits import GradeLimits
+from tokencredit.grade.pool import GraderPool
+from tokencredit.grade.text import compiled
+from tokencredit.grade.verdict import Verdict
+from tokencredit.mistakes import first_line, shortened
+from tokencredit.tasks.gym_settings import Share, shares
+from tokencredit.tasks.protocol import GoldReport, Problem, Split
+from tokencredit.tasks.split import draw_problems
+
+CHECKED = 64
+"""Gold answers graded at the start."""
+PATIENCE = 500
+"""Making a problem may take a tenth of a second, so little time is spent on looking for one that is not there."""
+
+
+class ReasoningGym:
+    """Which entry is asked stands in a problem's `answer`; the entry itself is made again by whoever scores it."""
+
+    def __init__(
+        self,
+        *,
+        dataset: str | None,
+        parameters: Mapping[str, Any] | None = None,
+        mixture: Mapping[str, Any] | None = None,
+        template: str = "{question}\n",
+        answer_pattern: str | None = None,
+        threshold: float = 0.9999,
+        partial_credit: bool = False,
+        deadline: float = 5.0,
+        memory: int = 1024,
+        workers: int = 2,
+    ) -> None:
+        if "{question}" not in template:
+            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
+        if answer_pattern is not None:
+            compiled(answer_pattern, "task.answer_pattern")
+        self._shares = shares(dataset, mixture or {}, parameters or {})
+        self._template, self._scores_whole_response = template, answer_pattern is None
+        self._left_out: set[tuple[str, int]] = set()
+        self._pool = GraderPool(
+            grader="reasoning-gym",
+            knobs={
+                "parameters": {name: share.parameters for name, share in self._shares.items()},
+                "answer_pattern": answer_pattern,
+                "threshold": threshold,
+                "partial_credit": partial_credit,
+            },
+            limits=GradeLimits(seconds=deadline, memory_mib=memory),
+            workers=workers,
+        )
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        return draw_problems(Drawing(self._shares, self._template, self._left_out), count, split=split, seed=seed, patience=PATIENCE)
+
+    def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        return self._pool.grade([(problem.answer, response) for problem, response in asked])
+
+    def grade(self, problem: Problem, response: str) -> float:
+        return self.grade_all([(problem, response)])[0].score
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        return ["response"] * len(response)
+
+    def demonstrate(self, problem: Problem, *, seed: int) -> str:
+        """The answer alone: right unless task.answer_pattern asks for something around it."""
+        return GymGold.loads(problem.answer).answer
+
+    def check_gold(self) -> GoldReport:
+        """A sample: problems are made up as they are asked. From a pattern no response can be made up, so then nothing is checked."""
+        if not self._scores_whole_response:
+            return GoldReport(checked=0, failed=())
+        draw, rng = Drawing(self._shares, self._template, self._left_out), Random("gold")
+        asked = [draw(rng) for _ in range(CHECKED)]
+        found = self.grade_all([(problem, self.demonstrate(problem, seed=0)) for problem in asked])
+        golds = [GymGold.loads(problem.answer) for problem in asked]
+        failed = tuple(
+            (gold.number, _why(gold, verdict)) for gold, verdict in zip(golds, found, strict=True) if verdict.score < 1.0 or verdict.reason
+        )
+        if len(failed) == CHECKED:
+            raise ConfigError(f"none of {CHECKED} gold answers is graded right, {failed[0][1]}; see task.parameters and task.threshold")
+        self.leave_out(failed)
+        return GoldReport(checked=CHECKED, failed=failed)
+
+    def leave_out(self, failed: Sequence[tuple[int, str]]) -> None:
+        self._left_out |= {(reason.partition(":")[0], number) for number, reason in failed}
+
+
+class Drawing:
+    """The next problem, from numbers that follow each other: a new seed is drawn where the entries of one are used up."""
+
+    def __init__(self, shares: Mapping[str, Share], template: str, left_out: set[tuple[str, int]]) -> None:
+        self._shares, self._template, self._left_out = shares, template, left_out
+        self._next: dict[str, int] = {}
+
+    def __call__(self, rng: Random) -> Problem:
+        names = list(self._shares)
+        while True:
+            name = rng.choices(names, [share.weight for share in self._shares.values()])[0]
+            number = self._next.get(name, 0)
+            if number % CHUNK == 0:
+                number = rng.randrange(1, 2**30) * CHUNK
+            self._next[name] = number + 1
+            if (name, number) not in self._left_out:
+                return self._problem(name, number)
+
+    def _problem(self, name: str, number: int) -> Problem:
+        try:
+            made = make_entry(name, self._shares[name].parameters, number).made
+        except Exception as problem:  # parameters that its own checks let through
+            raise ConfigError(
+                f"task.parameters: reasoning-gym's {name} cannot make a problem with {shortened(self._shares[name].parameters)}: "
+                f"{type(problem).__name__}: {first_line(problem)}"
+            ) from None
+        question, answer = made["question"], made["answer"]
+        if not isinstance(question, str) or not isinstance(answer, str):
+            raise ConfigError(f"reasoning-gym's {name} gives {shortened(answer)} for an answer, which is no text; choose another dataset")
+        gold = GymGold(name, number, checksum(question), answer)
+        # Not str.format: a question may hold braces.
+        return Problem(prompt=self._template.replace("{question}", question), answer=gold.dumps())
+
+
+def _why(gold: GymGold, verdict: Verdict) -> str:
+    return f"{gold.dataset}: {verdict.reason or f'its own answer {shortened(gold.answer)} is graded {verdict.score:g}'}"

@@ -1,0 +1,99 @@
+"""What a run was trained and tested on is written down, and nothing that is held out is trained on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.runs import run, small_config
+from tokencredit.engine.data import hash_problems
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
+from tokencredit.tasks.leaks import alike
+from tokencredit.tasks.split import split_of
+
+
+def problem(prompt: str, answer: str = "1") -> Problem:
+    return Problem(prompt=prompt, answer=answer)
+
+
+def test_hashes_tell_prompts_answers_and_their_order_apart() -> None:
+    base = hash_problems([problem("a", "b"), problem("c", "d")])
+    others = [
+        [problem("c", "d"), problem("a", "b")],
+        [problem("a", "d"), problem("c", "b")],
+        [problem("a", "b")],
+        [problem("ab", ""), problem("c", "d")],
+    ]
+    assert len({base, *(hash_problems(other) for other in others)}) == 5
+
+
+def test_questions_that_ask_the_same_are_on_one_side_and_count_as_leaks() -> None:
+    assert alike("What  is\n2 + 2?") == alike("what is 2 + 2?") != alike("what is 2 * 2?")
+    for number in range(200):
+        assert split_of(f"What is {number}?") == split_of(f"  WHAT\tis {number}?\n")
+    held_out = HeldOut([problem("What is 5?")])
+    assert held_out.leaks([problem("what  is 5?"), problem("what is 6?")]) == [problem("what  is 5?")]
+
+
+def test_a_run_says_what_it_was_trained_and_tested_on(tmp_path: Path) -> None:
+    run(small_config(steps=1), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert told["task"]["type"] == "steps"
+    assert told["held_out"]["problems"] == 16
+    assert told["first_step"]["problems"] == 6
+    assert told["files"] == {}
+
+
+def jsonl_config(tmp_path: Path, **changes: Any) -> Any:
+    rows = [{"question": f"{a}+{b}=", "answer": str((a + b) % 10)} for a in range(10) for b in range(10)]
+    path = tmp_path / "rows.jsonl"
+    if not path.exists():
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"type": "jsonl", "path": str(path), "template": "{question}", "grading": "regex", "pattern": "#([0-9])", "workers": 1}
+    small = {"problems": 4, "samples": 2, "final_problems": 4, "final_samples": 2, "every": 0}
+    return small_config(task=task, model="steps-shift", evaluation=small, sampling={"max_new_tokens": 24}, **changes)
+
+
+def test_a_run_whose_file_has_changed_does_not_go_on(tmp_path: Path) -> None:
+    run(jsonl_config(tmp_path, steps=3), tmp_path / "run", stop_after=1)
+    told = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert list(told["files"]) == ["rows.jsonl"]
+    rows = (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "rows.jsonl").write_text(rows.replace('"answer": "7"', '"answer": "8"'))
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"the data of this run has changed since it began \(files.rows.jsonl"):
+        run(jsonl_config(tmp_path, steps=3), tmp_path / "run", resume=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "lock"} == {
+        path: content for path, content in before.items() if path.name != "lock"
+    }
+    (tmp_path / "rows.jsonl").write_text(rows)
+    assert not run(jsonl_config(tmp_path, steps=3), tmp_path / "run", resume=True).interrupted
+
+
+class Leaky(Steps):
+    """From a training step on, asks what is held out."""
+
+    after = 0
+
+    def problems(self, count: int, *, split: Any, seed: int) -> list[Problem]:
+        if split == "train":
+            Leaky.after -= 1
+        return Steps.problems(self, count, split="held-out" if Leaky.after < 0 else split, seed=7 if Leaky.after < 0 else seed)
+
+
+@pytest.mark.parametrize(("after", "error"), [(0, ConfigError), (3, GuardError)])
+def test_training_on_what_is_held_out_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, error: type[Exception]
+) -> None:
+    class AllHeldOut(Leaky):
+        def problems(self, count: int, *, split: Any, seed: int) -> list[Problem]:
+            found = Leaky.problems(self, count, split=split, seed=seed)
+            return [problem("1+1=", "2")] * count if split == "held-out" or Leaky.after < 0 else found
+
+    monkeypatch.setitem(TASKS, "steps", AllHeldOut)
+    monkeypatch.setattr(Leaky, "after", after)
+    with pytest.raises(error, match="training problems are held out too"):
+        run(small_config(), tmp_path / "run")
+    assert (tmp_path / "run").exists() == (error is GuardError)

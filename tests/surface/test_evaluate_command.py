@@ -1,0 +1,160 @@
+"""`tokencredit evaluate`: what it prints and writes, where its settings come from, and what it refuses before a model is loaded."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from engine.runs import run as train
+from engine.runs import small_config
+from fault.command import assert_refused, tokencredit
+from tokencredit.commands.asked import parse_evaluate
+from tokencredit.commands.evaluate import run
+from tokencredit.errors import ConfigError
+
+QUICK = ("--problems", "6", "--samples", "4")
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """What the command prints, run in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def say(*arguments: str) -> str:
+        assert run(arguments) == 0
+        return capsys.readouterr().out
+
+    return say
+
+
+def without_clocks(told: dict) -> dict:
+    return told | {"results": [{name: value for name, value in one.items() if "seconds" not in name} for one in told["results"]]}
+
+
+def test_it_prints_numbers_and_a_verdict_and_writes_both_files(said: Say, tmp_path: Path) -> None:
+    shown = said("steps-shift", *QUICK, "--json", "found.json", "--responses", "said.jsonl")
+    for word in ("6 held-out problems", "greedy", "pass@1", "pass@2", "pass@4", "mixed groups of 4", "95 % interval", "tokens per second"):
+        assert word in shown
+    assert "\x1b" not in shown
+    assert "The task suits this model" in shown
+    told = json.loads((tmp_path / "found.json").read_text())
+    rows = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    [found] = told["results"]
+    assert (told["model"], told["split"], told["asked"]["task"]["type"], len(rows)) == ("steps-shift", "held-out", "steps", 24)
+    assert found["pass_at"]["1"]["value"] == pytest.approx(sum(row["score"] for row in rows) / 24)
+    assert found["pass_at"]["1"]["low"] < found["pass_at"]["1"]["value"] < found["pass_at"]["1"]["high"]
+    assert f"{100 * found['pass_at']['1']['value']:.1f} %" in shown
+    credited = tokencredit("credit", "said.jsonl", "--model", "steps-shift", "--recipe", "grpo", cwd=tmp_path)
+    assert "24 responses in 6 groups" in credited.stdout, credited.stderr
+    assert_refused(["evaluate", "steps-shift", *QUICK, "--json", "found.json"], "found.json exists", tmp_path)
+
+
+def test_a_seed_decides_the_numbers(said: Say) -> None:
+    one, two, other = (json.loads(said("steps-shift", *QUICK, "--seed", seed, "--json", "-")) for seed in ("3", "3", "4"))
+    assert without_clocks(one) == without_clocks(two)
+    assert one["results"][0]["entropy"] != other["results"][0]["entropy"]
+
+
+def test_difficulties_are_compared_and_the_best_is_named(said: Say, tmp_path: Path) -> None:
+    shown = said("steps-shift", *QUICK, "--vary", "task.operations=4,9", "--json", "found.json")
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert [one["setting"] for one in told["results"]] == ["task.operations=4", "task.operations=9"]
+    shares = {one["setting"]: one["mixed"]["value"] for one in told["results"]}
+    assert told["best"] == max(shares, key=lambda name: shares[name]) == "task.operations=4"
+    assert "Most is to be learned at task.operations=4" in shown
+    alone = json.loads(said("steps-shift", *QUICK, "--task.operations", "9", "--json", "-"))
+    assert alone["results"][0]["pass_at"] == told["results"][1]["pass_at"]
+
+
+def test_a_bad_verdict_comes_with_the_command_that_compares(said: Say) -> None:
+    arguments = ["steps-shift", *QUICK, "--task.operations", "12"]
+    shown = said(*arguments)
+    assert "The task is too hard for this model" in shown
+    assert "Try easier problems: task.operations=8 (it is 12)" in shown
+    assert f"Compare difficulties: tokencredit evaluate {' '.join(arguments)} --vary task.operations=2,4,6,8" in shown
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(small_config(steps=1, seed=7, task={"operations": 3}, sampling={"prompts": 6, "group_size": 4, "temperature": 0.5}), folder)
+    return folder
+
+
+def test_a_run_brings_its_own_task_prompt_and_sampling(trained: Path, said: Say) -> None:
+    config = parse_evaluate([str(trained)])[2][0].config
+    assert (config.task.operations, config.sampling.temperature, config.sampling.group_size, config.seed) == (3, 0.5, 4, 7)  # pyright: ignore
+    changed = parse_evaluate([str(trained), "--task.operations", "2", "--sampling.temperature", "1.0"])[2][0].config
+    assert (changed.task.operations, changed.sampling.temperature, changed.sampling.group_size) == (2, 1.0, 4)  # pyright: ignore
+    other = parse_evaluate([str(trained), "--task", "cotadd"])[2][0].config
+    assert (other.task.type, other.sampling.temperature, other.sampling.max_new_tokens) == ("cotadd", 1.0, 20)
+    found = json.loads(said(str(trained), "--problems", "4", "--samples", "2", "--json", "-"))
+    assert (found["folder"], found["asked"]["task"]["operations"], found["results"][0]["group_size"]) == ("step-000001", 3, 2)
+
+
+def test_a_folder_cannot_allow_code_by_itself(trained: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    (foreign / "checkpoints").mkdir(parents=True)
+    text = (trained / "config.toml").read_text().replace("trust_remote_code = false", "trust_remote_code = true")
+    (foreign / "config.toml").write_text(text)
+    assert parse_evaluate([str(trained)])[1].asked.trust_remote_code is False
+    assert parse_evaluate([str(foreign)])[1].asked.trust_remote_code is False
+    assert parse_evaluate([str(foreign), "--trust-remote-code"])[1].asked.trust_remote_code is True
+    head = text[: text.index("[task]")]
+    (foreign / "config.toml").write_text(head + '[task]\ntype = "code"\npath = "rows.jsonl"\nallow_code_execution = true\n')
+    assert parse_evaluate([str(foreign)])[1].asked.task.allow_code_execution is False  # pyright: ignore
+    (foreign / "config.toml").write_text(head + '[task]\ntype = "own"\npath = "evil.py:Task"\n')
+    with pytest.raises(ConfigError, match=r"somebody's own, which is code, 'evil.py:Task'"):
+        parse_evaluate([str(foreign)])
+    assert parse_evaluate([str(foreign), "--task", "own:mine.py:Task"])[1].asked.task.path == "mine.py:Task"  # pyright: ignore
+
+
+def test_config_files_are_laid_under_the_flags(tmp_path: Path) -> None:
+    (tmp_path / "hard.toml").write_text('recipe = "dapo"\n[task]\noperations = 6\n[sampling]\ntemperature = 0.7\n')
+    config = parse_evaluate(["steps-shift", str(tmp_path / "hard.toml"), "--sampling.temperature", "0.9"])[2][0].config
+    assert (config.task.operations, config.sampling.temperature) == (6, 0.9)  # pyright: ignore
+
+
+def test_rules_of_training_do_not_bind_an_evaluation(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text('dtype = "bfloat16"\nweights = "bfloat16"\n[sampling]\nmax_new_tokens = 20000\n')
+    config = parse_evaluate(["steps-shift", str(tmp_path / "long.toml")])[2][0].config
+    assert (config.sampling.max_new_tokens, config.weights) == (20000, "bfloat16")
+    assert parse_evaluate([str(trained), str(tmp_path / "long.toml"), "--task", "cotadd"])[2][0].config.task.type == "cotadd"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "evaluate needs a model first"),
+        (["steps-shift", "steps-sharpen"], "is no config file"),
+        (["steps-shfit"], "did you mean 'steps-shift'"),
+        (["steps-shift", "--samples", "0"], "samples"),
+        (["steps-shift", "--task", "stepz"], "did you mean 'steps'"),
+        (["steps-shift", "--vary", "task.operations"], "write a field of task, prompt, sampling and its values"),
+        (["steps-shift", "--vary", "seed=1,2"], "write a field of task, prompt, sampling and its values"),
+        (["steps-shift", "--vary", "task.operations=3,many"], "vary: task.operations is 'many'"),
+        (["steps-shift", "--vary", "task.operations=3,99"], "vary: task.operations is 99"),
+        (["steps-shift", "--vary", "task.digits=1,2"], "task.digits is not a setting"),
+        (["steps-shift", "--sampling.prompts", "4"], "--problems says how many are asked"),
+        (["steps-shift", "--json", "no/such/folder.json"], "lies in no folder"),
+        (["steps-shift", "--json", "found.txt"], "must end in .json"),
+        (["steps-shift", "--responses", "said.txt"], "must end in .parquet or .jsonl"),
+        (["steps-shift", "--task", "jsonl:missing.jsonl"], "missing.jsonl"),
+        (["steps-shift", "--optimizer.learning-rate", "1"], "learning-rate"),
+    ],
+)
+def test_mistakes_are_refused_in_words(arguments: Sequence[str], words: str, tmp_path: Path) -> None:
+    assert_refused(["evaluate", *arguments], words, tmp_path)
+
+
+def test_a_model_that_cannot_read_the_task_is_refused(tmp_path: Path) -> None:
+    assert_refused(["evaluate", "cotadd", "--task", "steps"], "has no tokens for prompts of task 'steps'", tmp_path)
+
+
+def test_help_loads_no_model(tmp_path: Path) -> None:
+    done = tokencredit("evaluate", "-h", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "--vary" in done.stdout
+    assert "--learning-rate" not in done.stdout
