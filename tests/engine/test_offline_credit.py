@@ -127,7 +127,7 @@ def test_recipes_that_must_sample_are_refused(some: StoredRollouts, recipe: str)
 def test_the_configuration_fits_the_data(some: StoredRollouts) -> None:
     longest = int(some.rollouts.mask.sum(-1).max())
     config = offline_config(some, [{"sampling": {"prompts": 99, "group_size": 99, "temperature": 0.7}}])
-    assert config.sampling.model_dump() == {"prompts": 6, "group_size": 4, "max_new_tokens": longest, "temperature": 0.7}
+    assert config.sampling.model_dump() == {"prompts": 6, "group_size": 4, "max_new_tokens": longest, "temperature": 0.7, "stop": ()}
     assert (config.optimizer.steps_per_batch, config.optimizer.max_tokens) == (4, 8192)
     first = some._replace(rollouts=some.rollouts.select(torch.arange(4)))
     kinds = {"shuffled": 4, "query-preserved": 1, "stratified": 4}

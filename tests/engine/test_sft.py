@@ -13,11 +13,13 @@ from tokencredit.commands.sft import SFT
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.turns import turn_tokens, turns_of
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import Problem, Steps
+from tokencredit.tasks import Guess, Problem, Steps
 
 SMALL: dict[str, Any] = {
     "steps": 3,
@@ -131,3 +133,48 @@ def test_the_command_lays_its_defaults_under_files_and_flags(tmp_path: Path) -> 
     assert (config.steps, config.optimizer.learning_rate, config.sampling.prompts, config.source) == (7, 0.25, 5, "demonstrations")
     assert (config.sampling.group_size, config.objective.type, config.optimizer.steps_per_batch) == (1, "policy-gradient", 1)
     assert parse_train([]).config.source == "policy"
+
+
+def test_conversations_are_demonstrated_with_the_environment_masked_out() -> None:
+    stepper = stepper_of(warm(task={"type": "guess"}, model="guess", sampling={"prompts": 12, "max_new_tokens": 24}))
+    gathered = stepper.gather(0, Stopwatch())
+    assert bool((gathered.score == 1).all())
+    several = 0
+    for row, problem in enumerate(gathered.problems):
+        turns = turns_of(stepper.policy, gathered.rollouts, row)
+        assert turns[-1] == problem.answer
+        assert [stepper.policy.encode(turn) for turn in turns] == [tokens[:-1] for tokens in turn_tokens(gathered.rollouts, row)]
+        several += len(turns) > 1
+    assert several > 3
+    credited = stepper.plan(0, gathered, StageState(), Stopwatch()).credited
+    assert torch.equal(credited.credit != 0, gathered.rollouts.mask)
+
+
+def test_turns_without_demonstrations_are_refused() -> None:
+    config = warm(task={"type": "guess"}, model="guess", sampling={"max_new_tokens": 24})
+    with pytest.raises(ConfigError, match="must show them with a method demonstrate_turns"):
+        check_turns(Silent(), config)
+    with pytest.raises(ConfigError, match=r"revision_share is 0.5 but task 'guess' converses in turns"):
+        check_turns(Guess(), warm(task={"type": "guess"}, model="guess", revision_share=0.5))
+    check_turns(Guess(), config)
+
+
+class Silent:
+    """Converses, and shows nothing."""
+
+    turns = 2
+
+    def problems(self, count: int, *, split: str, seed: int) -> list[Problem]:
+        return []
+
+    def grade(self, problem: Problem, response: str) -> float:
+        return 0.0
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        return []
+
+    def reply(self, problem: Problem, turns: object) -> str | None:
+        return None
+
+    def grade_turns(self, problem: Problem, turns: object) -> float:
+        return 0.0

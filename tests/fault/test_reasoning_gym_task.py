@@ -19,7 +19,7 @@ from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datase
 from tokencredit.grade.gym_guard import EVALUATED, harmless
 from tokencredit.grade.verdict import Verdict
 from tokencredit.stages.base import knobs
-from tokencredit.tasks import TASKS, Demonstrating, GoldChecking, Problem, ReasoningGym
+from tokencredit.tasks import TASKS, Demonstrating, GoldChecking, Problem, ReasoningGym, Steps, gold_answer
 from tokencredit.tasks.gym_settings import UNSUITED, Share
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.reasoning_gym import CHECKED, Drawing
@@ -309,3 +309,10 @@ def test_a_problem_says_which_entry_it_is() -> None:
     made = make_entry("gcd", {}, gold["number"]).made
     assert problem.prompt == f"Q: {made['question']}\nA:"
     assert (gold["dataset"], gold["answer"]) == ("gcd", made["answer"])
+
+
+def test_the_answer_itself_can_be_told_from_what_grading_needs() -> None:
+    task = ReasoningGym(dataset="gcd")
+    [problem] = task.problems(1, split="train", seed=0)
+    assert gold_answer(task, problem) == task.demonstrate(problem, seed=0) != problem.answer
+    assert gold_answer(Steps(), Problem(prompt="1+1=", answer="2")) == "2"

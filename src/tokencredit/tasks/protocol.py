@@ -98,6 +98,13 @@ class DemonstratingTurns(Conversing, Protocol):
 
 
 @runtime_checkable
+class AnswerNaming(Task, Protocol):
+    """A task whose `Problem.answer` is more than the answer itself, and that can say which part of it is."""
+
+    def gold_answer(self, problem: Problem) -> str: ...
+
+
+@runtime_checkable
 class GradingTogether(Task, Protocol):
     """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
 
@@ -154,6 +161,10 @@ def _verdict(judge: Callable[[], float]) -> Verdict:
         return Verdict(judge())
     except Exception as failure:
         return ungraded(f"the grader raised {type(failure).__name__}: {failure}")
+
+
+def gold_answer(task: Task, problem: Problem) -> str:
+    return task.gold_answer(problem) if isinstance(task, AnswerNaming) else problem.answer
 
 
 def marks_steps(task: Task) -> TypeGuard[StepMarking]:

@@ -69,9 +69,12 @@ class ReasoningGym:
     def token_class(self, problem: Problem, response: str) -> list[str]:
         return ["response"] * len(response)
 
+    def gold_answer(self, problem: Problem) -> str:
+        return GymGold.loads(problem.answer).answer
+
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
         """The answer alone: right unless task.answer_pattern asks for something around it."""
-        return GymGold.loads(problem.answer).answer
+        return self.gold_answer(problem)
 
     def check_gold(self) -> GoldReport:
         """A sample: problems are made up as they are asked. From a pattern no response can be made up, so then nothing is checked."""

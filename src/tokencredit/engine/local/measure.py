@@ -17,7 +17,7 @@ from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.probe.forward import response_extent
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Problem, Task
+from tokencredit.tasks import Problem, Task, gold_answer
 
 ROWS_AT_ONCE = 256
 """Responses sampled together: few enough that a person sees it go on. The draws of a seed depend on it."""
@@ -94,7 +94,7 @@ def measure(
         if keep is not None:
             keep += _rows(policy, asked, pieces[-1], first=start)
         tell(start + len(asked))
-    score, answers = torch.cat([piece.score for piece in pieces]), Counter(problem.answer for problem in problems)
+    score, answers = torch.cat([piece.score for piece in pieces]), Counter(gold_answer(task, problem) for problem in problems)
     right = (score >= RIGHT).sum(1).tolist()
     size = min(samples, config.sampling.group_size)
     mask = [piece.drawn.rollouts.mask for piece in pieces]

@@ -8,6 +8,8 @@ from tokencredit.stages import Frozen
 
 GOOD, SLOW = 0.3, 0.1
 """Shares of groups that teach something, from which on training goes well, and below which it hardly goes at all."""
+OFTEN = 0.2
+"""Share of problems with the same gold answer, from which on giving it always is what training finds first."""
 FEW_ANSWERS = 10
 """Different gold answers, up to which a guess is often right: yes or no, A to D, a digit."""
 
@@ -66,18 +68,25 @@ def _percent(share: float) -> str:
 
 
 def _guessing(measured: Measured) -> str | None:
+    right = measured.pass_at[1]
     if measured.answers > FEW_ANSWERS or measured.answers == measured.problems:
-        return None
+        return _easy_way_out(measured) if right.value < measured.commonest >= OFTEN else None
     told = f"{measured.answers} different gold answers, the most frequent one in {_percent(measured.commonest)} of problems"
     if measured.answers == 1:
         return "there is only one gold answer: whoever always gives it is always right"
-    right = measured.pass_at[1]
     # Far below chance it does not even guess.
     if right.value <= measured.commonest and right.high >= 1 / measured.answers:
         return f"it looks like guessing: there are {told}, and samples are right no more often than always giving that one would be"
     if measured.answers == 2:
         return f"a right answer may be a lucky guess: there are {told}; groups differ by chance too"
-    return None
+    return _easy_way_out(measured) if right.value < measured.commonest >= OFTEN else None
+
+
+def _easy_way_out(measured: Measured) -> str:
+    return (
+        f"always giving the most frequent answer would be right in {_percent(measured.commonest)} of problems, more often than "
+        "samples are: training may teach just that"
+    )
 
 
 def _ungraded(measured: Measured) -> str | None:
