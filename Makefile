@@ -39,9 +39,11 @@ SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),be
 # The sandbox for code that a model wrote: Debian's bubblewrap.
 BWRAP ?= $(shell command -v bwrap)
 WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
+# One worker more than cores: many tests wait for processes of their own.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --ignore tests/oracle --ignore tests/browser $(WITHOUT_BWRAP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser $(WITHOUT_BWRAP)
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from tokencredit.anchor import anchored
 from tokencredit.bases import base_folder
-from tokencredit.compose import resolve
+from tokencredit.compose import read_toml, resolve
 from tokencredit.errors import ConfigError
 from tokencredit.models import find, hub, model_folder, pinned_name, smollm
 from tokencredit.storage.manifest import damage
@@ -120,7 +121,7 @@ def tiny_gguf(path: Path) -> str:
     vocab = ["<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab"]
     width, inner, rng = 32, 64, np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
+    writer.add_context_length(256)
     writer.add_embedding_length(width)
     writer.add_block_count(1)
     writer.add_feed_forward_length(inner)
@@ -194,3 +195,39 @@ def test_another_file_than_the_published_one_is_refused(tmp_path: Path) -> None:
 def test_shipped_bases_are_ordinary_folders() -> None:
     assert json.loads((base_folder("steps-shift") / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
     assert find.model_folder("steps-shift") == base_folder("steps-shift")
+
+
+def test_the_command_for_smollm2_runs_from_conversion_to_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tokencredit train --model smollm2 --task arithmetic` with a file of the same kind in its place: the same path, smaller."""
+    from tokencredit.commands.train import run
+
+    file = tmp_path / "tiny.gguf"
+    monkeypatch.setattr(smollm, "SHA256", tiny_gguf(file))
+    monkeypatch.setattr(smollm, "_shipped_file", lambda: file)
+    monkeypatch.setenv("TOKENCREDIT_CACHE", str(tmp_path / "cache"))
+    smollm.smollm_folder.cache_clear()
+    small = [
+        "--steps",
+        "2",
+        "--sampling.prompts",
+        "3",
+        "--sampling.group-size",
+        "4",
+        "--evaluation.final-problems",
+        "4",
+        "--tokens-every",
+        "1",
+    ]
+    arguments = ["--model", "smollm2", "--task", "arithmetic", *small, "--no-report", "--out", str(tmp_path / "run")]
+    assert run(arguments) == 0
+    smollm.smollm_folder.cache_clear()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["rollouts_used"] == 24
+    stored = resolve([read_toml(tmp_path / "run" / "config.toml")])
+    assert (stored.model, stored.prompt.few_shot, stored.sampling.stop) == ("smollm2", 3, ("\n",))
+    batch = parquet.read_table(tmp_path / "run" / "tokens" / "step-000001.parquet").to_pydict()
+    texts: dict[int, str] = {}
+    for row, text in zip(batch["row"], batch["text"], strict=True):
+        texts[row] = texts.get(row, "") + text
+    assert len(texts) == 12
+    assert all("\n" not in text[:-1] for text in texts.values())
