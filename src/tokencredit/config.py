@@ -16,6 +16,11 @@ AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, lis
 Texts = Annotated[tuple[str, ...], AS_WRITTEN]
 
 
+def _cuts_a_tag(stop: str) -> bool:
+    tags = ("<think>", "</think>", "<answer>", "</answer>")
+    return any(stop in tag and stop != tag for tag in tags)
+
+
 class Sampling(Frozen):
     prompts: Count = 32
     """Prompts per training step."""
@@ -94,7 +99,7 @@ class Evaluation(Frozen):
     every: CountOrZero = 5
     """Training steps between evaluations; 0 evaluates only before and after."""
     problems: Count = 256
-    """Held-out problems each time."""
+    """Held-out problems each time: the first of the final ones, and no more than those."""
     samples: Count = 4
     """Sampled responses per problem while training, for pass@1 and pass@k."""
     final_problems: Count = 512
@@ -168,7 +173,7 @@ class TrainConfig(Recipe):
     recipe: str = "delta"
     """Named choice of stages; see `tokencredit recipes`."""
     model: str = "steps-shift"
-    """A shipped base (steps-shift, steps-sharpen, steps-revise, cotadd, guess) or a folder with a transformers causal LM."""
+    """A shipped base, smollm2, a folder with a transformers causal LM, a run (its best checkpoint), or owner/name on the hub."""
     trust_remote_code: bool = False
     """Run Python code that lies in the model's folder. Off: such a model is refused. On: the report says so."""
     task: TaskChoice = StepsTask()
@@ -221,6 +226,10 @@ class TrainConfig(Recipe):
                 "source is 'demonstrations', which are all right and one to a problem; that needs sampling.group_size 1, advantage 'c-rf' "
                 "and no filter_groups (`tokencredit sft` sets them)"
             )
+        if self.prompt.tags and (cut := [stop for stop in sampling.stop if _cuts_a_tag(stop)]):
+            raise ValueError(f"sampling.stop holds {cut[0]!r}, which would end a response inside the tags of prompt.tags; use '</answer>'")
+        if (self.reward.format or self.reward.length) and self.advantage.type == "c-rf":
+            raise ValueError("reward.format and reward.length add to the reward, but advantage 'c-rf' reads the score; leave them at 0")
         if self.correction.kind != "none" and self.scoring == "sampler":
             raise ValueError(
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
@@ -236,7 +245,10 @@ class TrainConfig(Recipe):
                 f"into every optimizer step and sampling.group_size is {sampling.group_size}; give no more steps than that"
             )
         if optimizer.steps_per_batch > units:
-            raise ValueError(f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but a batch holds only {units} {what} to deal")
+            raise ValueError(
+                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but a batch holds only {units} {what} to deal; give no more "
+                "than that, or more sampling.prompts"
+            )
         if optimizer.max_tokens <= sampling.max_new_tokens:
             raise ValueError(
                 f"optimizer.max_tokens is {optimizer.max_tokens} but one response may take {sampling.max_new_tokens} tokens "

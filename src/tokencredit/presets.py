@@ -29,26 +29,31 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
     "countdown": {
         "sampling": {"max_new_tokens": 48},
         "optimizer": {"learning_rate": 2e-5},
+        "diagnose": {"every": 0},
     },
     "reasoning-gym": {
         "sampling": {"max_new_tokens": 64},
         "optimizer": {"learning_rate": 2e-5},
+        "diagnose": {"every": 0},
     },
     "own": {
         "sampling": {"max_new_tokens": 256},
         "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+        "diagnose": {"every": 0},
     },
     "jsonl": {
         "sampling": {"max_new_tokens": 512},
         "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+        "diagnose": {"every": 0},
     },
     "code": {
         "sampling": {"max_new_tokens": 512},
         "optimizer": {"learning_rate": 1e-6, "max_tokens": 16384},
+        "diagnose": {"every": 0},
     },
 }
 
-ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}}}
+ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}, "sampling": {"stop": []}}}
 """Per engine: defaults that it cannot honour, so that only what somebody asked for is refused."""
 
 WEIGHTS_PRESETS: dict[str, dict[str, Any]] = {

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from engine.runs import run, small_config
-from tokencredit.engine.data import hash_problems
+from tokencredit.engine.data import fingerprint, hash_problems
+from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.record import RunFolder
+from tokencredit.seeds import derive_seed
+from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.split import split_of
@@ -59,11 +63,11 @@ def jsonl_config(tmp_path: Path, **changes: Any) -> Any:
 def test_a_run_whose_file_has_changed_does_not_go_on(tmp_path: Path) -> None:
     run(jsonl_config(tmp_path, steps=3), tmp_path / "run", stop_after=1)
     told = json.loads((tmp_path / "run" / "data.json").read_text())
-    assert list(told["files"]) == ["rows.jsonl"]
+    assert list(told["files"]) == ["path"]
     rows = (tmp_path / "rows.jsonl").read_text()
     (tmp_path / "rows.jsonl").write_text(rows.replace('"answer": "7"', '"answer": "8"'))
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=r"the data of this run has changed since it began \(files.rows.jsonl"):
+    with pytest.raises(ConfigError, match=r"the data of this run has changed since it began \(files.path"):
         run(jsonl_config(tmp_path, steps=3), tmp_path / "run", resume=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "lock"} == {
         path: content for path, content in before.items() if path.name != "lock"
@@ -97,3 +101,47 @@ def test_training_on_what_is_held_out_stops_the_run(
     with pytest.raises(error, match="training problems are held out too"):
         run(small_config(), tmp_path / "run")
     assert (tmp_path / "run").exists() == (error is GuardError)
+
+
+def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    config = jsonl_config(tmp_path)
+    task = config.task.model_copy(update={"held_out_path": str(tmp_path / "other" / "rows.jsonl")})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rows.jsonl").write_text('{"question": "1-1=", "answer": "0"}\n')
+    config = config.model_copy(update={"task": task})
+    made = TASKS["jsonl"](**knobs(config.task))
+    before = fingerprint(config, made, [])
+    assert before["files"]["path"] != before["files"]["held_out_path"]
+
+
+def test_a_run_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
+    run(small_config(), tmp_path / "run", stop_after=2)
+    (tmp_path / "run" / "data.json").unlink()
+    with pytest.raises(ConfigError, match="begun by an earlier version, which held other problems out"):
+        run(small_config(), tmp_path / "run", resume=True)
+
+
+def test_an_example_that_is_held_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ShowsHeldOut(Steps):
+        def problems(self, count: int, *, split: Any, seed: int) -> list[Problem]:
+            shots = seed == derive_seed(0, "shots")
+            return Steps.problems(self, count, split="held-out" if shots else split, seed=derive_seed(0, "held-out") if shots else seed)
+
+    monkeypatch.setitem(TASKS, "steps", ShowsHeldOut)
+    with pytest.raises(ConfigError, match="training problems are held out too"):
+        run(small_config(prompt={"few_shot": 2, "separator": ";"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_with_a_bad_gold_answer_are_not_shown(tmp_path: Path) -> None:
+    rows = [{"question": f"{a}+{b}=", "answer": "#7" if a % 2 else "nothing"} for a in range(10) for b in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = jsonl_config(tmp_path, prompt={"few_shot": 4})
+    task = config.task.model_copy(update={"gold_pattern": "[7n]", "grading": "exact", "pattern": None})
+    config = config.model_copy(update={"task": task})
+    stepper = Stepper(config, source=config.model)
+    stepper.task.leave_out([(line, f"{task.path}: bad") for line in range(1, 101) if (line - 1) // 10 % 2 == 0])  # pyright: ignore
+    stepper.check_gold(RunFolder(tmp_path / "none"))
+    shown = stepper.policy.prompting.shots
+    assert len(shown) == 5
+    assert all(int(shot.prompt[0]) % 2 for shot in shown)

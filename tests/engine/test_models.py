@@ -57,7 +57,7 @@ class FakeHub:
 def hub_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, cached: bool, reachable: bool) -> FakeHub:
     snapshot = tmp_path / "snapshots" / "0123abc"
     snapshot.mkdir(parents=True)
-    for name in ("config.json", "tokenizer_config.json"):
+    for name in ("config.json", "tokenizer_config.json", "model.safetensors"):
         (snapshot / name).write_text("{}")
     fake = FakeHub(snapshot, cached=cached, reachable=reachable)
     monkeypatch.setattr("huggingface_hub.snapshot_download", fake)
@@ -76,6 +76,13 @@ def test_a_model_that_is_not_there_is_fetched_and_pinned_to_its_commit(monkeypat
     assert fake.asked == [True, False]
     assert pinned_name("owner/name@main") == "owner/name@0123abc"
     assert anchored(resolve([{"model": "owner/name"}])).model == "owner/name@0123abc"
+
+
+def test_a_cache_that_holds_a_part_of_a_model_is_completed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = hub_with(monkeypatch, tmp_path, cached=True, reachable=True)
+    (fake.snapshot / "model.safetensors").unlink()
+    assert model_folder("owner/name") == fake.snapshot
+    assert fake.asked == [True, False]
 
 
 def test_an_unreachable_hub_is_told_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from tiny import tiny_policy
 from tokencredit.compose import resolve
+from tokencredit.engine.local.converse import hear
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, render_reply
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import Problem, Steps
+from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.split import split_of
 from tokencredit.types import Rollouts
@@ -41,6 +42,7 @@ def test_plain_shots_stand_before_the_question_and_never_answer_it() -> None:
     prompting = Prompting(shots=shots, few_shot=2, separator=";")
     assert prompting.text("5+5=") == "1+1=2;2+2=4;5+5="
     assert prompting.text("2+2=") == "1+1=2;3+3=6;2+2="
+    assert prompting.text(" 2+2= ") == "1+1=2;3+3=6; 2+2= "
     assert replace(prompting, system="add").text("5+5=") == "add\n\n1+1=2;2+2=4;5+5="
 
 
@@ -53,8 +55,8 @@ def test_a_chat_template_is_given_system_shots_and_question() -> None:
 
 def test_a_reply_continues_the_conversation_and_ends_a_turn_once() -> None:
     tokenizer = chatting().tokenizer
-    assert render_reply(tokenizer, "no", ended=True) == "[user]no<eos>[assistant]"
-    assert render_reply(tokenizer, "no", ended=False) == "<eos>[user]no<eos>[assistant]"
+    assert render_reply(tokenizer, "no", ended_by="<eos>") == "[user]no<eos>[assistant]"
+    assert render_reply(tokenizer, "no") == "<eos>[user]no<eos>[assistant]"
 
 
 def test_the_token_that_begins_every_text_is_put_first_where_the_tokenizer_has_one() -> None:
@@ -79,6 +81,10 @@ def test_the_token_that_begins_every_text_is_put_first_where_the_tokenizer_has_o
         ("5", "", False),
         ("<answer>5", "", False),
         ("<answer><answer>5</answer>", "5", False),
+        ("<think>so <answer>42</answer> maybe", "", False),
+        ("<think>so <answer>42</answer></think><answer>7</answer>", "7", False),
+        ("<think>a</think><answer>1</answer><think>b</think><answer>2</answer>", "2", False),
+        ("<think></think><answer>1</answer> junk </answer>", "1", False),
         ("<think>x</think><answer></answer>", "", True),
     ],
 )
@@ -174,3 +180,41 @@ def test_tokens_outside_of_the_answer_are_labelled_as_thinking_and_stops_as_stop
     assert labels.token_class[-1] == "stop"
     assert labels.token_class[-10:-1] == ["thinking"] * 9
     assert policy.answer(ids) == "a:1+1=2;#2"
+
+
+def test_a_stop_that_closes_the_answer_is_read_with_it() -> None:
+    policy = replace(chatting(), prompting=Prompting(tags=True), stops=("</answer>",))
+    ids = policy.finish(policy.prompting.written("46"))
+    assert policy.tokenizer.decode(ids) == "<think></think><answer>46</answer>"
+    assert policy.answer(ids) == "46"
+    assert policy.prompting.well_formed(policy.decode(ids))
+    plain = replace(policy, prompting=Prompting())
+    assert plain.answer(policy.encode("46</answer>")) == "46"
+    with pytest.raises(ConfigError, match="would end a response inside the tags"):
+        resolve([{"prompt": {"tags": True}, "sampling": {"stop": ["answer>"]}}])
+
+
+def test_a_whole_response_ends_where_the_policy_s_own_would() -> None:
+    policy = replace(chatting(), stops=(".",))
+    assert policy.tokenizer.decode(policy.finish("a.b")) == "a."
+    assert policy.tokenizer.decode(policy.finish("a")) == "a."
+    # Some chat models end a turn with another token than the one that ends a text.
+    unlike = replace(chatting(), end_tokens=(0, 1))
+    unlike.tokenizer.eos_token = "<pad>"
+    assert replace(unlike, prompting=Prompting(chat=True)).finish("a")[-1] == 1
+    assert unlike.finish("a")[-1] == 0
+    chat = replace(unlike, prompting=Prompting(chat=True))
+    assert chat.tokenizer.decode(hear(chat, "no", after=[5, 1])) == "[user]no<eos>[assistant]"
+
+
+def test_shots_that_ask_the_same_count_as_one() -> None:
+    class Doubled(Steps):
+        def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+            found = Steps.problems(self, 3, split=split, seed=seed)
+            return [found[0], replace(found[0], prompt=found[0].prompt + " "), *found[1:]]
+
+        def demonstrate(self, problem: Problem, *, seed: int) -> str:
+            return problem.answer
+
+    shown = prompted(tiny_policy(), resolve([{"prompt": {"few_shot": 2}}]), Doubled()).prompting
+    assert len({shot.prompt.strip() for shot in shown.shots}) == 3

@@ -123,8 +123,19 @@ def test_what_makes_no_sense_is_refused() -> None:
         warm(recipe="grpo", sampling={"group_size": 4})
     with pytest.raises(ConfigError, match=r"revision_share is 0.5 but is read only when source is 'demonstrations'"):
         resolve([{"revision_share": 0.5}])
-    with pytest.raises(ConfigError, match=r"a demonstration takes [0-9]+ tokens but sampling.max_new_tokens is 9"):
-        stepper_of(warm(sampling={"max_new_tokens": 9})).gather(0, Stopwatch())
+    with pytest.raises(ConfigError, match="advantage 'c-rf' reads the score"):
+        warm(reward={"format": 0.5})
+
+
+def test_a_demonstration_that_is_too_long_teaches_nothing_and_is_counted() -> None:
+    lengths = stepper_of(warm()).gather(0, Stopwatch()).rollouts.mask.sum(-1)
+    limit = int(lengths.median())
+    gathered = stepper_of(warm(sampling={"prompts": 12, "max_new_tokens": limit})).gather(0, Stopwatch())
+    long = lengths > limit
+    assert 0 < int(long.sum()) < 12
+    assert gathered.score.isnan().tolist() == long.tolist()
+    assert gathered.ungraded == {"the demonstration is longer than sampling.max_new_tokens": int(long.sum())}
+    assert int(gathered.rollouts.mask.sum(-1).max()) == limit
 
 
 def test_the_command_lays_its_defaults_under_files_and_flags(tmp_path: Path) -> None:

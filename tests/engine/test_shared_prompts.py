@@ -54,3 +54,17 @@ def test_the_shared_pass_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -
     policy.model.gradient_checkpointing_enable()
     response_logits(policy.model, [(3,) * 20] * 6, tokens)
     assert lengths == [(6, 22)]
+
+
+def test_a_model_whose_state_cannot_be_copied_reads_every_prompt() -> None:
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Lfm2Config(
+        vocab_size=24, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        layer_types=["conv", "full_attention"],
+    )  # fmt: skip
+    model = Lfm2ForCausalLM(config).eval()
+    tokens = torch.ones(6, 3, dtype=torch.long)
+    found = response_logits(model, [(3,) * 20] * 6, tokens).logits
+    assert torch.allclose(found, model(torch.tensor([[3] * 20 + [1, 1, 1]] * 6)).logits[:, 19:22], atol=1e-5)

@@ -73,3 +73,11 @@ def test_sampling_ends_a_row_at_its_stop_and_grades_what_stands_before() -> None
     assert ended_by_stop > 3
     assert int(free.mask.sum()) > int(held.mask.sum())
     assert torch.equal(free.tokens[:, 0], held.tokens[:, 0])
+
+
+def test_a_stop_that_ends_in_a_space_is_found_by_tokenizers_that_drop_it() -> None:
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(["<eos>", "\u2581", "A", "B", ":", "\u2581B"])}, []))
+    tokenizer.decoder = decoders.Metaspace()
+    spaced = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+    watcher = StopWatcher(spaced, (": ",), 1)
+    assert [watcher.ended([0], [token])[0] for token in (2, 4, 5)] == [False, False, True]

@@ -151,3 +151,26 @@ def test_a_mistake_is_named(mistake: str, here: Path) -> None:
         own_task(**options)
     assert str(told.value).startswith(words)
     assert "own_task_my_broken" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def problems(self, count): return []", "raised TypeError.*it must be problems"),
+        (
+            "def problems(self, count, *, split, seed): return [{'prompt': 'a', 'answer': 'b'}]",
+            "gave a list of dict; each must be",
+        ),
+        ("def problems(self, count, *, split, seed): yield 1", "it must be a list of one Problem"),
+        ("def problems(self, count, *, split, seed): return {}['x']", "raised KeyError: 'x'"),
+        ("def problems(self, count, *, split, seed): return []", "it must be a list of one Problem"),
+        ("def problems(self, count, *, split, seed): return [Problem(prompt='a', answer=3)]", "prompt and answer must be text"),
+    ],
+)
+def test_problems_that_are_none_are_told_before_a_model_is_loaded(tmp_path: Path, body: str, words: str) -> None:
+    (tmp_path / "odd.py").write_text(
+        "from tokencredit.tasks import Problem\nclass Odd:\n"
+        f"    {body}\n    def grade(self, problem, response): return 0.0\n    def token_class(self, problem, response): return []\n"
+    )
+    with pytest.raises(ConfigError, match=words):
+        own_task(path=f"{tmp_path / 'odd.py'}:Odd")

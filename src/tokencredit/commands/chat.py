@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -12,6 +13,7 @@ from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
+from tokencredit.record import RunFolder
 from tokencredit.report.visible import visible
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import CountOrZero, Frozen, NonNegative, knobs
@@ -75,6 +77,7 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     """Everything that needs torch is loaded from here on."""
     from dataclasses import replace
 
+    from tokencredit.engine.gold import check_gold
     from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
     from tokencredit.engine.local.prompted import prompted
     from tokencredit.engine.local.prompting import Prompting
@@ -97,6 +100,8 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
         refuse_own_task(options.model, config, instead="its examples are not made; use --raw")
     # Without examples the task is not asked for anything, and its files may be gone.
     task = TASKS[config.task.type](**knobs(config.task)) if config.prompt.few_shot else Steps()
+    # The same rows are left out as in the run, so that it shows the same examples.
+    check_gold(task, RunFolder(Path(options.model)))
     return prompted(policy, config, task)
 
 

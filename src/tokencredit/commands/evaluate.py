@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokencredit.commands.asked import EvaluateOptions, Setting, parse_evaluate
 from tokencredit.commands.output import check_new_file
+from tokencredit.commands.stored import is_run, stored_layer
+from tokencredit.compose import resolve
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
@@ -89,10 +91,13 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
 def _task(model: str, setting: Setting) -> "Task":
     """Rows whose own gold answer is not graded right are not asked; a run has told which."""
     from tokencredit.engine.gold import check_gold
-    from tokencredit.tasks import TASKS
+    from tokencredit.tasks import TASKS, GoldChecking
 
     task: Task = TASKS[setting.config.task.type](**knobs(setting.config.task))
-    report = check_gold(task, RunFolder(Path(model)))
+    if is_run(model) and resolve([stored_layer(model)]).task == setting.config.task:
+        report = check_gold(task, RunFolder(Path(model)))
+    else:
+        report = task.check_gold() if isinstance(task, GoldChecking) else None
     if report is not None and report.failed:
         line, why = report.failed[0]
         said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked, such as line {line} of {why}"

@@ -27,11 +27,11 @@ def hash_problems(problems: Iterable[Problem]) -> str:
 
 def fingerprint(config: TrainConfig, task: Task, held_out: Sequence[Problem]) -> dict[str, Any]:
     """The files a task reads, the held-out problems, and the problems of the first training step."""
-    files = [path for name in PATHS_OF_TASKS if (path := getattr(config.task, name, None)) is not None and Path(path).is_file()]
+    named = {name: Path(path) for name in PATHS_OF_TASKS if (path := getattr(config.task, name, None)) is not None}
     first = first_problems(config, task)
     return {
         "task": config.task.model_dump(mode="json"),
-        "files": {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files},
+        "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items() if path.is_file()},
         "held_out": {"problems": len(held_out), "sha256": hash_problems(held_out)},
         "first_step": {"problems": len(first), "sha256": hash_problems(first)},
     }
@@ -45,6 +45,10 @@ def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
     """Write it where there is none; refuse to go on where it differs."""
     path = folder.path / FILE
     if not path.is_file():
+        if any(folder.checkpoints.glob("step-*")):
+            raise ConfigError(
+                f"{folder.path} has no {FILE}: it was begun by an earlier version, which held other problems out; start a run of its own"
+            )
         folder.write_json(FILE, found)
         return
     try:

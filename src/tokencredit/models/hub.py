@@ -6,6 +6,8 @@ from pathlib import Path
 from tokencredit.errors import ConfigError
 
 WANTED = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "*.txt", "README.md")
+NEEDED = ("config.json", "tokenizer_config.json", "*.safetensors")
+"""Somebody may have fetched single files: without these a snapshot is no model yet."""
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")
 SECONDS = 10.0
 """Before the hub counts as out of reach."""
@@ -23,7 +25,9 @@ def hub_folder(name: str) -> Path:
     repository, _, revision = name.partition("@")
     asked = {"repo_id": repository, "revision": revision or None, "allow_patterns": list(WANTED)}
     try:
-        return Path(snapshot_download(**asked, local_files_only=True))
+        folder = Path(snapshot_download(**asked, local_files_only=True))
+        if all(any(folder.glob(part)) for part in NEEDED):
+            return folder
     except Exception:
         pass  # It is not there, or not whole.
     try:

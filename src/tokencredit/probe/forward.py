@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.kernels import at_least_float32, token_statistics
@@ -91,7 +92,7 @@ def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], to
 
     A prompt that many responses share is read once where that saves much; the numbers differ by rounding alone.
     """
-    if pays_to_share(prompts, tokens.shape[1]) and not model.is_gradient_checkpointing:
+    if pays_to_share(prompts, tokens.shape[1]) and not model.is_gradient_checkpointing and _copies_its_cache(model):
         return _sharing_prompts(model, prompts, tokens)
     prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
     width = tokens.shape[1]
@@ -111,6 +112,12 @@ SHARING_PAYS = 0.6
 def pays_to_share(prompts: Sequence[Sequence[int]], width: int) -> bool:
     longest, different = max(len(prompt) for prompt in prompts), len({tuple(prompt) for prompt in prompts})
     return different * longest + len(prompts) * width <= SHARING_PAYS * len(prompts) * (longest + width)
+
+
+def _copies_its_cache(model: PreTrainedModel) -> bool:
+    """Keys and values can be copied row by row; the states of recurrent and convolutional layers cannot."""
+    layers = DynamicCache(config=model.config).layers
+    return bool(layers) and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
 def _sharing_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:

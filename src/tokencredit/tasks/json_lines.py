@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import shortened
 
+GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -42,6 +43,8 @@ def read_objects(path: Path, field: str) -> list[tuple[Line, dict[str, Any]]]:
         content = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
     except OSError as failure:
         raise ConfigError(f"task.{field} {path} cannot be read: {failure.strerror or failure}; give a JSON-lines file") from None
+    if content.startswith(GZIP):
+        raise ConfigError(f"task.{field} {path} is packed with gzip; unpack it first")
     # Never `splitlines`: a JSON string may hold other line ends than the newline.
     lines = [(Line(path, number), raw) for number, raw in enumerate(content.split(b"\n"), 1) if raw.strip()]
     if not lines:
@@ -58,6 +61,8 @@ def _object(line: Line, raw: bytes) -> dict[str, Any]:
         raise line.wrong("JSON nested too deeply; give one flat object per line") from None
     except ValueError as failure:
         raise line.wrong(f"not JSON ({failure}); give one object per line") from None
+    if isinstance(cells, list) and cells and isinstance(cells[0], dict):
+        raise line.wrong("the line is one JSON list of objects; write each object on a line of its own")
     if not isinstance(cells, dict):
         raise line.wrong(f'{shortened(cells)} is not an object; give one like {{"question": ..., "answer": ...}}')
     return cells

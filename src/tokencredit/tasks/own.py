@@ -13,7 +13,7 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import first_line, shortened
 from tokencredit.nearest import nearest
-from tokencredit.tasks.protocol import Task
+from tokencredit.tasks.protocol import Problem, Task
 
 NEEDED = {
     "problems": "problems(self, count, *, split, seed) -> list[Problem]",
@@ -38,7 +38,25 @@ def own_task(*, path: str | None, options: Mapping[str, Any] | None = None) -> T
     missing = [signature for method, signature in NEEDED.items() if not callable(getattr(task, method, None))]
     if missing:
         raise ConfigError(f"task.path: {name} of {place} is no task; it lacks {'; '.join(missing)}. docs/your-task.md has an example")
+    _asked_once(task, f"{name} of {place}")
     return task
+
+
+def _asked_once(task: Any, said: str) -> None:
+    """One problem, so that what is wrong with all of them is told before a model is loaded."""
+    asked = f"task.path: problems(1, split='train', seed=0) of {said}"
+    try:
+        found = task.problems(1, split="train", seed=0)
+    except ConfigError:
+        raise
+    except Exception as problem:
+        raise ConfigError(f"{asked} raised {_told(problem)}; it must be {NEEDED['problems']}") from None
+    if not isinstance(found, list | tuple) or len(found) != 1:
+        raise ConfigError(f"{asked} gave {shortened(found)}; it must be a list of one Problem")
+    if not isinstance(found[0], Problem):
+        raise ConfigError(f"{asked} gave a list of {type(found[0]).__name__}; each must be a Problem(prompt=..., answer=...)")
+    if not all(isinstance(text, str) for text in (found[0].prompt, found[0].answer)):
+        raise ConfigError(f"{asked} gave {shortened(found[0])}; prompt and answer must be text")
 
 
 def _module(place: str) -> ModuleType:

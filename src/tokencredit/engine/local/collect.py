@@ -112,10 +112,12 @@ def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: lis
         rollouts = demonstrated(policy, task, problems, config, seed=seed)
     with watch.stage("grade"):
         score, reasons = grade_with_reasons(policy, task, problems, rollouts)
-    wrong = score < RIGHT
+    cut = ~rollouts.finished
+    wrong = (score < RIGHT) & ~cut
     reasons = Counter(reasons) + Counter({"the demonstration is not graded right": int(wrong.sum())})
+    reasons += Counter({"the demonstration is longer than sampling.max_new_tokens": int((cut & ~score.isnan()).sum())})
     unknown = torch.zeros(rollouts.mask.shape, dtype=score.dtype, device=score.device)
-    score = score.where(~wrong, torch.nan)
+    score = score.where(~(wrong | cut), torch.nan)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
     return GradedBatch(problems, rollouts, TokenEvidence(unknown, unknown, None), score, 0, parts, reasons)
 

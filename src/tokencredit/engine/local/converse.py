@@ -85,7 +85,8 @@ def hear(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
     """The tokens that put the environment's reply to the model, `after` being the turn before it."""
     if not policy.prompting.chat:
         return policy.encode(reply)
-    return policy.encode(render_reply(policy.tokenizer, reply, ended=after[-1] == policy.tokenizer.eos_token_id))
+    ended_by = str(policy.tokenizer.decode([after[-1]])) if after[-1] in policy.end_tokens else ""
+    return policy.encode(render_reply(policy.tokenizer, reply, ended_by=ended_by))
 
 
 def sample_turns(

@@ -22,6 +22,9 @@ class Shown(NamedTuple):
     mask: list[bool]
     """What the policy would write itself."""
 
+    def cut(self, limit: int) -> "Shown":
+        return Shown(self.prompt, self.tokens[:limit], self.mask[:limit])
+
 
 def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig, *, seed: int) -> Rollouts:
     """One response to each problem, as the policy itself would have written it; its log-probs are for a pass to find."""
@@ -37,9 +40,10 @@ def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config
             raise ConfigError(
                 f"task {config.task.type!r} has no demonstrations to learn from; give it a method demonstrate(problem, *, seed)"
             )
-    longest, limit = max(sum(one.mask) for one in shown), config.sampling.max_new_tokens
-    if longest > limit:
-        raise ConfigError(f"a demonstration takes {longest} tokens but sampling.max_new_tokens is {limit}; give at least that")
+    limit = config.sampling.max_new_tokens
+    fits = [sum(one.mask) <= limit for one in shown]
+    # One that is too long cannot be written by the policy either; what is left of it only holds its place.
+    shown = [one if whole else one.cut(limit) for one, whole in zip(shown, fits, strict=True)]
     tokens = pad_sequence([torch.tensor(one.tokens) for one in shown], batch_first=True).to(policy.device)
     return Rollouts(
         prompts=tuple(tuple(one.prompt) for one in shown),
@@ -47,7 +51,7 @@ def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config
         mask=pad_sequence([torch.tensor(one.mask) for one in shown], batch_first=True).to(policy.device),
         group=torch.arange(len(problems), device=policy.device),
         behavior_logp=torch.zeros(tokens.shape, device=policy.device),
-        finished=torch.ones(len(problems), dtype=torch.bool, device=policy.device),
+        finished=torch.tensor(fits, device=policy.device),
     )
 
 

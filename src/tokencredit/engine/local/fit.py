@@ -22,6 +22,12 @@ def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: T
     if config.credit.type == "process" and config.credit.boundary == "steps" and not marks_steps(task):
         raise ConfigError(f"task {config.task.type!r} does not mark where steps begin; use credit.boundary 'tokens'")
     longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
+    window = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(window, int) and longest > window:
+        raise ConfigError(
+            f"model {config.model!r} reads {window} tokens at most but a prompt with its response may take {longest}; lower "
+            "sampling.max_new_tokens or prompt.few_shot"
+        )
     if longest > config.optimizer.max_tokens:
         raise ConfigError(
             f"optimizer.max_tokens is {config.optimizer.max_tokens} but a prompt with its response may take {longest} tokens; "

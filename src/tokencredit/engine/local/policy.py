@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from tokencredit.engine.local.pieces import joining_pieces, text_alone
-from tokencredit.engine.local.prompting import PLAIN, Prompting, encode_chat, encode_plain
+from tokencredit.engine.local.prompting import PLAIN, TAGS, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 
@@ -44,14 +44,21 @@ class Policy:
         return self.up_to_stop(str(self.tokenizer.decode(kept, skip_special_tokens=False)))
 
     def up_to_stop(self, text: str) -> str:
-        return text[: min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=len(text))]
+        """A stop string that closes a tag belongs to what is read."""
+        found = [(at, at + len(stop) * self._closes_a_tag(stop)) for stop in self.stops if (at := text.find(stop)) >= 0]
+        return text[: min(found, default=(0, len(text)))[1]]
+
+    def _closes_a_tag(self, stop: str) -> bool:
+        return self.prompting.tags and any(tag in stop for tag in TAGS)
 
     def finish(self, text: str) -> list[int]:
         """The tokens of a whole response: up to a stop string, or with the token that ends a turn."""
         if self.stops:
-            return self.encode(text + self.stops[0])
-        end = self.tokenizer.eos_token_id
-        return [*self.encode(text), end if isinstance(end, int) else self.end_tokens[0]]
+            text = self.up_to_stop(text)
+            return self.encode(text if text.endswith(self.stops) else text + self.stops[0])
+        own = self.tokenizer.eos_token_id if self.tokenizer.eos_token_id in self.end_tokens else None
+        end = turn_end(self.tokenizer, self.end_tokens) if self.prompting.chat else None
+        return [*self.encode(text), end if end is not None else own if isinstance(own, int) else self.end_tokens[0]]
 
     def answer(self, tokens: list[int]) -> str:
         """The part of a response that the verifier reads."""

@@ -8,6 +8,7 @@ from tokencredit.engine.local.prompting import Prompting, Shot
 from tokencredit.errors import ConfigError
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Demonstrating, Task
+from tokencredit.tasks.leaks import alike
 
 
 def prompted(policy: Policy, config: TrainConfig, task: Task) -> Policy:
@@ -33,7 +34,7 @@ def _shots(task: Task, prompting: Prompting, config: TrainConfig) -> tuple[Shot,
     seed = derive_seed(config.seed, "shots")
     found: dict[str, Shot] = {}
     for problem in task.problems(2 * config.prompt.few_shot + 1, split="train", seed=seed):
-        found.setdefault(problem.prompt, Shot(problem.prompt, prompting.written(task.demonstrate(problem, seed=seed))))
+        found.setdefault(alike(problem.prompt), Shot(problem.prompt, prompting.written(task.demonstrate(problem, seed=seed))))
     if len(found) <= config.prompt.few_shot:
         raise ConfigError(
             f"prompt.few_shot is {config.prompt.few_shot} but task {config.task.type!r} gave only {len(found)} different training "

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
+from tokencredit.tasks.leaks import alike
 
 TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
-_TAGGED = re.compile(r"\s*<think>.*?</think>\s*<answer>(?:(?!<answer>).)*?</answer>\s*", re.DOTALL)
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_NO_TAG = r"(?:(?!</?(?:think|answer)>).)*"
+_TAGGED = re.compile(rf"\s*<think>{_NO_TAG}</think>\s*<answer>{_NO_TAG}</answer>\s*", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _BEGIN, _MARK = "begin", "\N{LARGE CIRCLE}written\N{LARGE CIRCLE}"
 
@@ -50,7 +53,7 @@ class Prompting:
         return f"{system}\n\n{shots}{prompt}" if system else f"{shots}{prompt}"
 
     def _shown(self, prompt: str) -> list[Shot]:
-        return [shot for shot in self.shots if shot.prompt != prompt][: self.few_shot]
+        return [shot for shot in self.shots if alike(shot.prompt) != alike(prompt)][: self.few_shot]
 
     def _system(self) -> str | None:
         return "\n".join(part for part in (self.system, TAGS_ASKED if self.tags else None) if part) or None
@@ -60,10 +63,14 @@ class Prompting:
         return f"<think></think><answer>{demonstration}</answer>" if self.tags else demonstration
 
     def answer_in(self, text: str) -> Span:
-        """The part of a response that is graded: all of it, or what the last answer tags hold; without any, nothing."""
+        """The part of a response that is graded: all of it, or what the last answer tags hold; without any, nothing.
+
+        What is still being thought is no answer.
+        """
         if not self.tags:
             return Span(0, len(text))
-        found = list(_ANSWER.finditer(text))
+        thought = text.rfind("</think>")
+        found = [] if thought < 0 and "<think>" in text else list(_ANSWER.finditer(text, max(0, thought)))
         return Span(*found[-1].span(1)) if found else Span(len(text), len(text))
 
     def well_formed(self, text: str) -> bool:
@@ -97,11 +104,19 @@ def render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], *, answering
         ) from None
 
 
-def render_reply(tokenizer: Any, reply: str, *, ended: bool) -> str:
+_SPOKEN = [{"role": "user", "content": _BEGIN}, {"role": "assistant", "content": _MARK}]
+
+
+def render_reply(tokenizer: Any, reply: str, *, ended_by: str = "") -> str:
     """What a chat template puts between an assistant's words and its next ones, `reply` being said in between.
 
-    `ended`: the assistant wrote the token that ends its turn, so that it is not written again.
+    `ended_by`: the text of the token with which the assistant ended its turn, so that it is not written again.
     """
-    spoken = [{"role": "user", "content": _BEGIN}, {"role": "assistant", "content": _MARK}, {"role": "user", "content": reply}]
-    between = render_chat(tokenizer, spoken).split(_MARK, 1)[-1]
-    return between.removeprefix(str(tokenizer.eos_token)) if ended else between
+    between = render_chat(tokenizer, [*_SPOKEN, {"role": "user", "content": reply}]).split(_MARK, 1)[-1]
+    return between.removeprefix(ended_by)
+
+
+def turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
+    """Which of the end tokens a chat template writes behind an assistant's words; None where it writes none of them."""
+    behind = render_chat(tokenizer, _SPOKEN, answering=False).split(_MARK, 1)[-1]
+    return next((end for end in ends if (text := str(tokenizer.decode([end]))) and behind.startswith(text)), None)

@@ -16,7 +16,6 @@ from tokencredit.compose import read_toml, resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import FILE as GOLD
-from tokencredit.engine.gold import check_gold
 from tokencredit.engine.guards import STAGES, check_log_probs
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.batch import GatheredBatch
@@ -88,7 +87,7 @@ def replay(dump: Path) -> Replayed:
     refusal = json.loads((dump / REFUSAL).read_text(encoding="utf-8"))
     config = resolve([read_toml(dump / "config.toml")])
     stepper, progress = Stepper(config, source=str(dump)), load_progress(dump)
-    check_gold(stepper.task, RunFolder(dump))
+    stepper.check_gold(RunFolder(dump))
     load_optimizer(stepper.optimizer, dump)
     load_generators(dump)
     stored = load_buffered(dump, stepper.policy.device)

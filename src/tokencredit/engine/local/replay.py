@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper, TrainedBatch, check_visible
@@ -91,7 +90,7 @@ def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[
         load_optimizer(stepper.optimizer, start.checkpoint)
         state = StageState(**load_progress(start.checkpoint).stage_state)
     check_turns(stepper.task, config)
-    check_gold(stepper.task, folder)
+    stepper.check_gold(folder)
     schedule, refused = _steps_in_force(folder, config), _taken_of_refused(folder)
     for number in range(start.step, step - 1):
         stepper.config = config.model_copy(update={"steps": schedule(number)})

@@ -16,6 +16,7 @@ import torch
 from tokencredit.build import AggregatedObjective, sampled_evidence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.adapters import load_trained
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
@@ -31,9 +32,10 @@ from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
-from tokencredit.tasks import TASKS, Problem, Task
+from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.types import Credited, StepPlan, StepResult
 
 
@@ -98,6 +100,12 @@ class Stepper:
         self.policy = prompted(self.policy, config, self.task)
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
+
+    def check_gold(self, folder: RunFolder) -> GoldReport | None:
+        """Rows that fail are not asked, and not shown as examples either."""
+        report = check_gold(self.task, folder)
+        self.policy = prompted(self.policy, self.config, self.task)
+        return report
 
     def gather(self, number: int, watch: Stopwatch, tell: Tell = silent) -> GatheredBatch:
         """Sampled, graded and scored, for training step `number` counted from 0."""

@@ -13,6 +13,8 @@ class StopWatcher:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], rows: int) -> None:
         self.tokenizer, self.stops = tokenizer, tuple(stops)
         self._last_characters = {stop[-1] for stop in stops}
+        # Some tokenizers drop a space when a token is read alone.
+        self._reads_all = any(character.isspace() for character in self._last_characters - {"\n"})
         # A token holds at least one byte, and a character four at most; one more token keeps the first one's text in context.
         self._window = 4 * max((len(stop) for stop in stops), default=0) + 1
         self._tails: list[list[int]] = [[] for _ in range(rows)]
@@ -26,7 +28,8 @@ class StopWatcher:
 
     def _ended(self, row: int, token: int) -> bool:
         tail = self._tails[row] = [*self._tails[row], token][-self._window :]
-        if self._last_characters.isdisjoint(text_alone(self.tokenizer, token)) and "\ufffd" not in text_alone(self.tokenizer, token):
+        alone = text_alone(self.tokenizer, token)
+        if not self._reads_all and self._last_characters.isdisjoint(alone) and "\ufffd" not in alone:
             return False
         text = str(self.tokenizer.decode(tail, skip_special_tokens=False))
         return any(stop in text for stop in self.stops)

@@ -10,6 +10,8 @@ GOOD, SLOW = 0.3, 0.1
 """Shares of groups that teach something, from which on training goes well, and below which it hardly goes at all."""
 OFTEN = 0.2
 """Share of problems with the same gold answer, from which on giving it always is what training finds first."""
+SEEN = 5
+"""Problems that must have it."""
 FEW_ANSWERS = 10
 """Different gold answers, up to which a guess is often right: yes or no, A to D, a digit."""
 
@@ -70,7 +72,7 @@ def _percent(share: float) -> str:
 def _guessing(measured: Measured) -> str | None:
     right = measured.pass_at[1]
     if measured.answers > FEW_ANSWERS or measured.answers == measured.problems:
-        return _easy_way_out(measured) if right.value < measured.commonest >= OFTEN else None
+        return _easy_way_out(measured) if _tempting(measured) else None
     told = f"{measured.answers} different gold answers, the most frequent one in {_percent(measured.commonest)} of problems"
     if measured.answers == 1:
         return "there is only one gold answer: whoever always gives it is always right"
@@ -79,7 +81,12 @@ def _guessing(measured: Measured) -> str | None:
         return f"it looks like guessing: there are {told}, and samples are right no more often than always giving that one would be"
     if measured.answers == 2:
         return f"a right answer may be a lucky guess: there are {told}; groups differ by chance too"
-    return _easy_way_out(measured) if right.value < measured.commonest >= OFTEN else None
+    return _easy_way_out(measured) if _tempting(measured) else None
+
+
+def _tempting(measured: Measured) -> bool:
+    """Seen often enough to be no accident of few problems."""
+    return measured.pass_at[1].value < measured.commonest >= OFTEN and measured.commonest * measured.problems >= SEEN
 
 
 def _easy_way_out(measured: Measured) -> str:

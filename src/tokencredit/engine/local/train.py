@@ -17,7 +17,7 @@ from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.data import fingerprint, first_problems, keep_fingerprint, refuse_leaks
-from tokencredit.engine.gold import check_gold, write_gold
+from tokencredit.engine.gold import write_gold
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.checkpoint import (
@@ -49,7 +49,7 @@ from tokencredit.probe.trained import trained_parameters
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
-from tokencredit.tasks import Cautioned, HeldOut, Task
+from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
 
 
 class Outcome(NamedTuple):
@@ -68,16 +68,17 @@ class Trainer:
         point = find_resume_point(folder, config) if resume else None
         checkpoint = None if point is None else point.checkpoint
         self.stepper = Stepper(config, source=config.model if checkpoint is None else str(checkpoint))
+        self.gold = self.stepper.check_gold(folder)
         self.policy, self.task = self.stepper.policy, self.stepper.task
-        self.gold = check_gold(self.task, folder)
         self.held_out = self.task.problems(
-            max(config.evaluation.final_problems, config.evaluation.problems),
+            config.evaluation.final_problems,
             split="held-out",
             seed=derive_seed(config.seed, "held-out"),
         )
         check_fit(self.policy, self.task, self.held_out, config)
         self.known = HeldOut(self.held_out)
-        refuse_leaks(self.known, first_problems(config, self.task), error=ConfigError)
+        shown = [Problem(prompt=shot.prompt, answer="") for shot in self.policy.prompting.shots]
+        refuse_leaks(self.known, [*shown, *first_problems(config, self.task)], error=ConfigError)
         self.data = fingerprint(config, self.task, self.held_out)
         if resume:
             keep_fingerprint(folder, self.data)
@@ -194,7 +195,7 @@ class Trainer:
         return evaluate(
             self.policy,
             self.task,
-            self.held_out[: chosen.final_problems if final else chosen.problems],
+            self.held_out[: None if final else chosen.problems],
             samples=chosen.final_samples if final else chosen.samples,
             max_new_tokens=self.config.sampling.max_new_tokens,
             seed=derive_seed(self.config.seed, "evaluate"),
@@ -204,11 +205,11 @@ class Trainer:
 
     @contextmanager
     def _giving_way(self, progress: Progress, attempt: Attempt | None = None) -> Iterator[None]:
-        """For work that can be done again: if a stop is asked for, publish where the run stands and leave it."""
+        """For work that can be done again: where a stop is asked for, or a problem cannot be asked, publish where the run stands."""
         try:
             with self.stop.abandonable(allowed=attempt is None or not attempt.look):
                 yield
-        except Abandoned:
+        except (Abandoned, ConfigError):
             self._publish_between(progress, attempt)
             raise
 

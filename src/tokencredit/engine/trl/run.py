@@ -52,8 +52,7 @@ def train(
     if isinstance(task, Conversing):
         raise ConfigError(f"task.type is {config.task.type!r}, which converses in turns; TRL samples one response, use engine 'local'")
     gold = check_gold(task, RunFolder(path))
-    counts = (config.evaluation.final_problems, config.evaluation.problems)
-    held_out = task.problems(max(counts), split="held-out", seed=derive_seed(config.seed, "held-out"))
+    held_out = task.problems(config.evaluation.final_problems, split="held-out", seed=derive_seed(config.seed, "held-out"))
     policy = prompted(policy, config, task)
     check_fit(policy, task, held_out, config)
     problems = training_problems(config, task)
@@ -146,7 +145,7 @@ def _evaluate(config: TrainConfig, policy: Policy, task: Task, held_out: list[Pr
     found = evaluate(
         policy,
         task,
-        held_out[: chosen.final_problems if final else chosen.problems],
+        held_out[: None if final else chosen.problems],
         samples=chosen.final_samples if final else chosen.samples,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=derive_seed(config.seed, "evaluate"),
