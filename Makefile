@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-trl test-verl soak bench clean
+.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean
 
 .venv/base: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -38,12 +38,12 @@ space := $(empty) $(empty)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
 # The sandbox for code that a model wrote: Debian's bubblewrap.
 BWRAP ?= $(shell command -v bwrap)
-WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
+AND_WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,and not bubblewrap)
 # One worker more than cores: many tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser $(WITHOUT_BWRAP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser -m "not whole_runs $(AND_WITHOUT_BWRAP)"
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
@@ -68,7 +68,11 @@ endif
 
 # Our mathematics against the engines' own code, and our adapters inside the engines, on a CPU and without a download.
 ALONE := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
-test-engines: test-trl test-verl
+test-engines: test-local test-trl test-verl
+
+# Our own engine in earnest: runs that are stopped, killed, damaged and gone on with; the walk-through of docs/your-model.md.
+test-local: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "whole_runs $(AND_WITHOUT_BWRAP)"
 
 test-trl: .venv-trl/ready
 	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py

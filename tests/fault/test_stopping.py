@@ -43,6 +43,7 @@ def test_a_signal_publishes_the_state_and_leaves_a_run_that_can_go_on(tmp_path: 
     said, complaint = process.communicate(timeout=60)
     assert process.returncode == code, complaint
     assert "--resume" in said
+    assert "once more leaves at once" in complaint
     done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     state = json.loads((newest(tmp_path / "run") / "state.json").read_text())
     assert 2 <= done < STEPS

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
+from tokencredit.mistakes import shortened
 from tokencredit.tasks import Conversing, DemonstratingTurns, Problem, Task, marks_steps, revision_prompt
 
 
@@ -14,7 +15,10 @@ def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: T
     prompts = [policy.ask(problem.prompt) for problem in problems]
     unknown = policy.tokenizer.unk_token_id
     if unknown is not None and any(unknown in prompt for prompt in prompts):
-        raise ConfigError(f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {problems[0].prompt!r}")
+        raise ConfigError(
+            f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {shortened(problems[0].prompt)}; "
+            "name one that has with --model"
+        )
     if config.shape.type == "ibpo":
         asked = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
         if unknown is not None and unknown in policy.ask(asked):

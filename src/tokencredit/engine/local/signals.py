@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+STOPPING = b"\nstopping when the step or the look that is under way is done; once more leaves at once\n"
+
+
 class Abandoned(BaseException):
     """A stop was asked for in the middle of work that may be thrown away and done again."""
 
@@ -58,6 +61,8 @@ def listening() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         if request.asked:
             leave_at_once(128 + number)
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, STOPPING)
         request.ask(number)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
