@@ -27,6 +27,10 @@ MISTAKES = {
         ["train", "--optimizer.max-tokens", "50"],
         "optimizer.max_tokens is 50 but a prompt with its response may take 58 tokens",
     ),
+    "longer than the model can read": (
+        ["train", "--sampling.max-new-tokens", "300"],
+        "model 'steps-shift' reads 256 tokens at most but a prompt with its response may take 310",
+    ),
     "task with too few problems": (["train", "--task.operations", "1"], "task cannot supply 512 held-out problems"),
     "model of another task": (["train", "--model", "cotadd"], "model 'cotadd' has no tokens for prompts of task 'steps'"),
     "recipe against a file's stages": (

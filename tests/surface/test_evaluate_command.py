@@ -9,8 +9,10 @@ import pytest
 from engine.runs import run as train
 from engine.runs import small_config
 from fault.command import assert_refused, tokencredit
-from tokencredit.commands.asked import parse_evaluate
-from tokencredit.commands.evaluate import run
+from tokencredit.commands.asked import Setting, parse_evaluate
+from tokencredit.commands.evaluate import _task, run
+from tokencredit.compose import to_toml
+from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
 QUICK = ("--problems", "6", "--samples", "4")
@@ -158,3 +160,24 @@ def test_help_loads_no_model(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "--vary" in done.stdout
     assert "--learning-rate" not in done.stdout
+
+
+def test_what_a_run_left_out_of_its_own_file_says_nothing_of_another(tmp_path: Path) -> None:
+    def config_of(name: str) -> TrainConfig:
+        rows = [{"question": f"{number} of {name}?", "answer": "{{{" if number % 2 else str(number)} for number in range(40)]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return small_config(task={"type": "jsonl", "path": str(tmp_path / name), "workers": 1})
+
+    own, other = config_of("own.jsonl"), config_of("other.jsonl")
+    run_folder = tmp_path / "run"
+    (run_folder / "checkpoints").mkdir(parents=True)
+    (run_folder / "config.toml").write_text(to_toml(own))
+    (run_folder / "gold.json").write_text(json.dumps({"checked": 40, "failed": []}))
+
+    def asked(config: TrainConfig) -> int:
+        task = _task(str(run_folder), Setting("", config))
+        return len({problem.prompt for problem in task.problems(40, split="train", seed=0)})
+
+    every = asked(own)
+    assert 30 < every <= 40
+    assert asked(other) <= 20 < every
