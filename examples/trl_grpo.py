@@ -20,8 +20,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
-from tokencredit.models import model_folder
 from tokencredit.engine.trl import CreditGRPOTrainer  # 1: import
+from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
 STOPPING = b"\nstopping when the step or the look that is under way is done; once more leaves at once\n"
 
 
