@@ -16,9 +16,12 @@ AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, lis
 Texts = Annotated[tuple[str, ...], AS_WRITTEN]
 
 
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+"""Of prompt.tags."""
+
+
 def _cuts_a_tag(stop: str) -> bool:
-    tags = ("<think>", "</think>", "<answer>", "</answer>")
-    return any(stop in tag and stop != tag for tag in tags)
+    return any(stop in tag and stop != tag for tag in TAGS)
 
 
 class Sampling(Frozen):

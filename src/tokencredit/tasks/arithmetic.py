@@ -2,8 +2,8 @@
 
     12 + 34 =   ->    46
 
-The answer must stand alone on the first line: nothing of it is searched for in longer text. Spaces are there because language
-models have seen sums written so: without them SmolLM2 solves a third as many.
+The answer must stand alone on the first line: nothing of it is searched for in longer text. Spaces are there because
+language models have seen sums written so.
 """
 
 import operator

@@ -9,7 +9,6 @@ from tokencredit.errors import ConfigError
 from tokencredit.tasks.leaks import alike
 
 TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _NO_TAG = r"(?:(?!</?(?:think|answer)>).)*"
 _TAGGED = re.compile(rf"\s*<think>{_NO_TAG}</think>\s*<answer>{_NO_TAG}</answer>\s*", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)

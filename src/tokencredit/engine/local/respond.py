@@ -22,27 +22,15 @@ def respond(
     dtype: str = "float32",
 ) -> Sampled:
     """`group_size` responses to each problem, `group` numbering the problems."""
+    drawing = {
+        "group_size": group_size,
+        "max_new_tokens": max_new_tokens,
+        "seed": seed,
+        "temperature": temperature,
+        "greedy": greedy,
+        "keep_hidden": keep_hidden,
+        "dtype": dtype,
+    }
     if isinstance(task, Conversing):
-        return sample_turns(
-            policy,
-            task,
-            problems,
-            group_size=group_size,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            temperature=temperature,
-            greedy=greedy,
-            keep_hidden=keep_hidden,
-            dtype=dtype,
-        )
-    return sample(
-        policy,
-        [policy.ask(problem.prompt) for problem in problems],
-        group_size=group_size,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        temperature=temperature,
-        greedy=greedy,
-        keep_hidden=keep_hidden,
-        dtype=dtype,
-    )
+        return sample_turns(policy, task, problems, **drawing)
+    return sample(policy, [policy.ask(problem.prompt) for problem in problems], **drawing)
