@@ -1,22 +1,31 @@
 """Dynamic sampling: only groups with a spread, bounded rounds, every rollout counted, and an honest end when there is none."""
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
+import tokencredit.engine.local.collect as collect_module
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.collect import GradedBatch, collect
 from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.pipeline import Pipeline
+from tokencredit.engine.local.signals import Abandoned
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.errors import ConfigError
+from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.grade.verdict import Verdict
 from tokencredit.masked import group_statistics
-from tokencredit.tasks import Problem, Steps
+from tokencredit.probe.forward import TokenEvidence, gather_evidence
+from tokencredit.tasks import GradingTogether, Problem, Steps
+from tokencredit.types import Rollouts
 
 
 @dataclass(frozen=True)
@@ -125,3 +134,51 @@ def test_a_response_beyond_the_token_budget_is_named_with_the_setting() -> None:
 def test_hidden_states_are_kept_once(scoring: str, kept: bool) -> None:
     assert Pipeline(small_config(scoring=scoring)).keeps_hidden_while_sampling is kept
     assert Pipeline(small_config(scoring=scoring, recipe="dapo")).keeps_hidden_while_sampling is False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Picky):
+    """Grades all at once, and only after tokens are being scored: would wait in vain if one came after the other."""
+
+    scoring: Event
+
+    def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+        assert self.scoring.wait(20)
+        return [Verdict(self.grade(problem, response)) for problem, response in asked]
+
+
+def test_on_a_gpu_tokens_are_scored_while_child_processes_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(sampling={"prompts": 6, "group_size": 3, "max_new_tokens": 6})
+    policy, scoring, watch = tiny_policy(torch.float32), Event(), Stopwatch()
+
+    def score(rollouts: Rollouts) -> TokenEvidence:
+        scoring.set()
+        return gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
+
+    monkeypatch.setattr(collect_module, "_both_at_once", lambda policy, task: isinstance(task, GradingTogether))
+    both = collect(policy, Waiting(scoring=scoring), config, step=3, watch=watch, keep_hidden=False, score=score)
+    one_by_one = collected(config, Picky())
+    assert both.scored_beside
+    assert not one_by_one.scored_beside
+    assert torch.equal(both.rollouts.tokens, one_by_one.rollouts.tokens)
+    assert torch.equal(both.score.nan_to_num(9.0), one_by_one.score.nan_to_num(9.0))
+    assert torch.allclose(both.evidence.logp, one_by_one.evidence.logp, atol=1e-5)
+    assert both.evidence.hidden is not None
+    assert list(watch.seconds) == ["sample", "grade", "score"]
+    alone = collect(policy, Picky(), config, step=3, watch=Stopwatch(), keep_hidden=False, score=score)
+    assert not alone.scored_beside
+
+
+def test_what_scoring_raises_is_raised_and_a_stop_waits_for_it() -> None:
+    ended: list[str] = []
+
+    def fails() -> None:
+        time.sleep(0.05)
+        ended.append("scored")
+        raise BadNumbersError("log-probs", "broken", [0])
+
+    with pytest.raises(BadNumbersError, match="broken"), beside(fails) as scoring:
+        scoring.result()
+    with pytest.raises(Abandoned), beside(fails):
+        raise Abandoned
+    assert ended == ["scored", "scored"]

@@ -36,7 +36,7 @@ def test_the_gradient_of_the_loss_is_kappa(name: str, aggregation: Aggregation) 
     kappa, loss = token_kappa(objective, inputs, statistic, batch.weight, denominator=batch.denominator)
     share = share_of(step, [batch], objective)
     assert share.gradient.norm() > 1e-5
-    assert float(share.loss) == pytest.approx(loss, rel=1e-14)
+    assert float(share.loss) == pytest.approx(float(loss), rel=1e-14)
     assert_near(share.gradient[rows, : kappa.shape[1]], kappa)
     others = [row for row in range(len(step.logp)) if row not in step.planned.rows]
     assert not share.gradient[others].any()

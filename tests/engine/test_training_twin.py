@@ -64,7 +64,7 @@ def twin_share(step: Step, objective: Objective, aggregation: Aggregation) -> Sh
     kappa, loss = token_kappa(objective, inputs, statistic, weight, denominator=planned.denominator)
     gradient = torch.zeros_like(step.logp)
     gradient[rows] = kappa
-    return Share(torch.tensor(loss, dtype=torch.float64), gradient)
+    return Share(loss.double(), gradient)
 
 
 def check_against_twin(name: str, aggregation: Aggregation, code: Any) -> None:

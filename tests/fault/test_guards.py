@@ -71,7 +71,7 @@ def poison_credit(patch: pytest.MonkeyPatch) -> None:
 
 def poison_loss(patch: pytest.MonkeyPatch) -> None:
     """At the first optimizer step of the second batch; each step is one micro-batch here."""
-    Poisoned(patch, update, "token_kappa", 3, lambda found: found._replace(loss=math.nan))
+    Poisoned(patch, update, "token_kappa", 3, lambda found: found._replace(loss=torch.tensor(math.nan)))
 
 
 def poison_gradient(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_guard_that_looked_after_the_update_would_be_noticed(tmp_path: Path, m
 
 
 def test_optimizer_steps_before_the_bad_one_stay_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Poisoned(monkeypatch, update, "token_kappa", 4, lambda found: found._replace(loss=math.nan))
+    Poisoned(monkeypatch, update, "token_kappa", 4, lambda found: found._replace(loss=torch.tensor(math.nan)))
     run(quiet_config(steps=2, recipe="dapo"), tmp_path / "run")
     row = rows_of(tmp_path / "run", "metrics.jsonl")[1]
     assert row["refused"] == 1

@@ -13,7 +13,8 @@ from tokencredit.objective.stage import Objective, TokenInputs
 class Kappa(NamedTuple):
     kappa: Float[Tensor, "seq tok"]
     """Gradient of the loss by each token's log-prob; 0 outside the mask."""
-    loss: float
+    loss: Float[Tensor, ""]
+    """A number on the device: whoever reads it waits for it."""
 
 
 def token_kappa(
@@ -27,4 +28,4 @@ def token_kappa(
         loss = masked_sum(weight * token_loss, inputs.mask) / denominator if token_loss.dim() else token_loss
         # An objective may silence every token it is given; then the loss does not depend on the log-probs at all.
         kappa = torch.autograd.grad(loss, leaf, materialize_grads=True)[0] if loss.requires_grad else torch.zeros_like(leaf)
-    return Kappa(kappa, float(loss.detach()))
+    return Kappa(kappa, loss.detach())

@@ -55,7 +55,7 @@ def response_extent(mask: Bool[Tensor, "seq tok"]) -> Int[Tensor, " seq"]:
 
 def row_cost(rollouts: Rollouts) -> list[int]:
     """Tokens each row takes in a pass, prompt included."""
-    return [len(prompt) + int(extent) for prompt, extent in zip(rollouts.prompts, response_extent(rollouts.mask), strict=True)]
+    return [len(prompt) + extent for prompt, extent in zip(rollouts.prompts, response_extent(rollouts.mask).tolist(), strict=True)]
 
 
 class ResponseLogits(NamedTuple):

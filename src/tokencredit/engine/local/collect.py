@@ -1,7 +1,8 @@
 """Sample and grade one batch; with dynamic sampling, replace groups whose scores are all alike."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from tokencredit.config import TrainConfig
 from tokencredit.engine.guards import check_scores
+from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.demonstrations import demonstrated
 from tokencredit.engine.local.grade import grade_with_reasons
 from tokencredit.engine.local.policy import Policy
@@ -19,7 +21,7 @@ from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.masked import group_statistics
 from tokencredit.probe.forward import TokenEvidence
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Problem, Task
+from tokencredit.tasks import GradingTogether, Problem, Task
 from tokencredit.types import Rollouts
 
 
@@ -28,7 +30,7 @@ class GradedBatch(NamedTuple):
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
     evidence: TokenEvidence
-    """What the sampler saw of every token."""
+    """What the sampler saw of every token, or a scoring pass where one ran beside the grading."""
     score: Float[Tensor, " seq"]
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
@@ -36,6 +38,11 @@ class GradedBatch(NamedTuple):
     """What a response earns, part by part."""
     ungraded: Mapping[str, int]
     """Why responses could not be graded, and how many; of all that were sampled."""
+    scored_beside: bool = False
+    """The evidence is that of a scoring pass already."""
+
+
+Score = Callable[[Rollouts], TokenEvidence]
 
 
 def _widen(tensor: Tensor, width: int) -> Tensor:
@@ -80,7 +87,15 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
 
 
 def _round(
-    policy: Policy, task: Task, config: TrainConfig, count: int, step: int, attempt: int, watch: Stopwatch, keep_hidden: bool
+    policy: Policy,
+    task: Task,
+    config: TrainConfig,
+    count: int,
+    step: int,
+    attempt: int,
+    watch: Stopwatch,
+    keep_hidden: bool,
+    score_beside: Score | None = None,
 ) -> GradedBatch:
     problems = task.problems(count, split="train", seed=derive_seed(config.seed, "prompts", step, attempt))
     if config.source == "demonstrations":
@@ -97,13 +112,20 @@ def _round(
             keep_hidden=keep_hidden,
             dtype=config.dtype,
         )
-    with watch.stage("grade"):
-        score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+    if score_beside is None:
+        with watch.stage("grade"):
+            score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+    else:
+        with beside(partial(score_beside, rollouts)) as scoring:
+            with watch.stage("grade"):
+                score, reasons = grade_with_reasons(policy, task, problems, rollouts)
+            with watch.stage("score"):
+                evidence = scoring.result()
     if config.filter_groups:
         # An infinite reward makes its group look as if all were alike; it must be refused, not left out.
         check_scores(score)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
-    return GradedBatch(problems, rollouts, evidence, score, len(score), parts, reasons)
+    return GradedBatch(problems, rollouts, evidence, score, len(score), parts, reasons, score_beside is not None)
 
 
 def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: list[Problem], watch: Stopwatch, *, seed: int) -> GradedBatch:
@@ -137,11 +159,21 @@ def _mixed_only(batch: GradedBatch) -> GradedBatch:
     )
 
 
-def collect(policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch, keep_hidden: bool) -> GradedBatch:
-    """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than asked, if retries run out."""
+def _both_at_once(policy: Policy, task: Task) -> bool:
+    """A GPU and child processes do not take each other's time; a verifier in this process may want the main thread to itself."""
+    return policy.device.type == "cuda" and isinstance(task, GradingTogether)
+
+
+def collect(
+    policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch, keep_hidden: bool, score: Score | None = None
+) -> GradedBatch:
+    """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than asked, if retries run out.
+
+    `score` is the scoring pass, where there will be one: a GPU takes it while child processes grade.
+    """
     missing = config.sampling.prompts
     if not config.filter_groups:
-        return _round(policy, task, config, missing, step, 0, watch, keep_hidden)
+        return _round(policy, task, config, missing, step, 0, watch, keep_hidden, score if _both_at_once(policy, task) else None)
     kept: list[GradedBatch] = []
     for attempt in range(1 + config.filter_retries):
         kept.append(_mixed_only(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))

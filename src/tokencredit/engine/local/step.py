@@ -32,11 +32,12 @@ from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.probe.forward import TokenEvidence
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
-from tokencredit.types import Credited, StepPlan, StepResult
+from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 
 
 class TrainedBatch(NamedTuple):
@@ -110,7 +111,20 @@ class Stepper:
     def gather(self, number: int, watch: Stopwatch, tell: Tell = silent) -> GatheredBatch:
         """Sampled, graded and scored, for training step `number` counted from 0."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
-        batch = collect(policy, self.task, config, step=number, watch=watch, keep_hidden=pipeline.keeps_hidden_while_sampling)
+
+        def score(rollouts: Rollouts) -> TokenEvidence:
+            pipeline.check_budget(rollouts)
+            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell)
+
+        batch = collect(
+            policy,
+            self.task,
+            config,
+            step=number,
+            watch=watch,
+            keep_hidden=pipeline.keeps_hidden_while_sampling,
+            score=score if pipeline.scores_in_a_pass else None,
+        )
         used = batch.rollouts_used
         earned = part_means(batch.parts)
         gathered = GatheredBatch(
@@ -129,8 +143,8 @@ class Stepper:
         pipeline.check_budget(batch.rollouts)
         with watch.stage("score"):
             evidence = batch.evidence
-            if pipeline.scores_in_a_pass:
-                evidence = pipeline.score_tokens(policy.model, batch.rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell)
+            if pipeline.scores_in_a_pass and not batch.scored_beside:
+                evidence = score(batch.rollouts)
             if config.source == "demonstrations":
                 gathered = gathered._replace(rollouts=replace(batch.rollouts, behavior_logp=evidence.logp))
             reference = None

@@ -90,29 +90,47 @@ def accumulate_gradient(
     every = (_gather(credited, step, rows, built, seed) for rows in step.micro_batches)
     scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype)) for passed in every)
     statistic = step_statistic(built.objective, scored)
-    loss, silenced, credited_tokens, ratio_total, tokens = 0.0, 0, 0, 0.0, 0
+    shares: list[_Share] = []
     for rows in _rows_that_matter(credited, step, built, only):
         passed = _gather(credited, step, rows, built, seed)
         with recomputing(policy.model) if recompute else nullcontext():
             logp = _logp(policy, passed, temperature, dtype)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
-        kappa, share = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
-        if not math.isfinite(share):
-            raise _bad_loss(share, inputs, kappa)
+        kappa, loss = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
-        has_credit = (inputs.credit != 0) & inputs.mask
-        if inputs.correction is not None:
-            has_credit &= inputs.correction != 0
-        loss += share
-        silenced += int((has_credit & (kappa == 0)).sum())
-        credited_tokens += int(has_credit.sum())
-        ratio_total += float(masked_sum(importance_ratio(inputs.logp, inputs.old_logp), inputs.mask))
-        tokens += int(inputs.mask.sum())
+        shares.append(_Share(inputs, kappa, loss))
     for parameter in trained_parameters(policy.model).values():
         # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    return StepGradient(loss, silenced / max(1, credited_tokens), ratio_total / tokens if tokens else 1.0)
+    return _summed(shares)
+
+
+class _Share(NamedTuple):
+    """What one micro-batch adds to an optimizer step. Its numbers stay on the device: reading one would make the host wait."""
+
+    inputs: TokenInputs
+    kappa: Tensor
+    loss: Tensor
+
+    def numbers(self) -> Tensor:
+        inputs = self.inputs
+        has_credit = (inputs.credit != 0) & inputs.mask
+        if inputs.correction is not None:
+            has_credit &= inputs.correction != 0
+        silenced = (has_credit & (self.kappa == 0)).sum()
+        ratio = masked_sum(importance_ratio(inputs.logp, inputs.old_logp), inputs.mask)
+        return torch.stack([number.double() for number in (self.loss, silenced, has_credit.sum(), ratio, inputs.mask.sum())])
+
+
+def _summed(shares: Sequence[_Share]) -> StepGradient:
+    """The one moment of an optimizer step at which the host waits for the device before the gradient's norm is known."""
+    read = torch.stack([share.numbers() for share in shares]).tolist() if shares else []
+    for (loss, *_), share in zip(read, shares, strict=True):
+        if not math.isfinite(loss):
+            raise _bad_loss(loss, share.inputs, share.kappa)
+    loss, silenced, with_credit, ratio, tokens = (sum(column) for column in zip(*read, strict=True)) if read else (0.0,) * 5
+    return StepGradient(loss, silenced / max(1, with_credit), ratio / tokens if tokens else 1.0)
 
 
 def _bad_loss(share: float, inputs: TokenInputs, kappa: Tensor) -> BadNumbersError:
