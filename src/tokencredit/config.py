@@ -207,6 +207,14 @@ class TrainConfig(Recipe):
     which keeps them in expectation, with moments in float32."""
     scoring: Literal["auto", "sampler", "pass"] = "auto"
     """Old log-probs, entropies, hidden states: the sampler's, or from a pass of their own (auto: pass in bfloat16 or with a correction)."""
+    sampler: Literal["auto", "plain", "fast", "vllm"] = "auto"
+    """Who draws responses: the plain loop, the fast one (CUDA graphs), or vLLM beside the trainer (extra vllm). auto: fast on a GPU in
+    bfloat16 where it knows the model, else plain."""
+    vllm_memory: Annotated[float, Field(gt=0, lt=1), OnlyWhen("sampler", ("vllm",))] = 0.4
+    """Share of the GPU's memory that vLLM may take."""
+    passes: Literal["auto", "padded", "packed"] = "auto"
+    """How rows go through the model in scoring and update: padded to the longest, or packed without padding, each prompt read once and
+    no logits kept. auto: packed on a GPU where the model allows it."""
     threads: CountOrZero = 0
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20
@@ -238,6 +246,10 @@ class TrainConfig(Recipe):
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
+        if self.sampler == "vllm" and self.scoring == "sampler":
+            raise ValueError("scoring is 'sampler' but sampler 'vllm' tells no entropies; use scoring 'auto' or 'pass'")
+        if self.sampler == "vllm" and self.lora.rank:
+            raise ValueError(f"sampler is 'vllm', which is not told of adapters, but lora.rank is {self.lora.rank}; use sampler 'auto'")
         if (reason := self._unfit_weights()) is not None:
             raise ValueError(f"weights is {self.weights!r} but {reason}")
         rows = sampling.prompts * sampling.group_size

@@ -7,11 +7,11 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
 MAY_CHANGE = frozenset(
-    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
+    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing", "passes"}
 )
 MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")
-"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads and
-the budget of a pass change how sums are rounded, and nothing else.
+"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads, the
+budget of a pass and how rows are laid out in it change how sums are rounded, and nothing else.
 """
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
 from tokencredit.engine.local.sample import sample
-from tokencredit.engine.local.stops import StopWatcher
+from tokencredit.engine.local.stops import tokens_up_to_stop
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 
@@ -28,8 +28,7 @@ TOKENIZER = byte_tokenizer()
 
 
 def first_end(stops: tuple[str, ...], tokens: list[int]) -> int | None:
-    watcher = StopWatcher(TOKENIZER, stops, 1)
-    return next((count for count, token in enumerate(tokens, 1) if watcher.ended([0], [token])[0]), None)
+    return tokens_up_to_stop(TOKENIZER, stops, tokens)
 
 
 def by_hand(stops: tuple[str, ...], tokens: list[int]) -> int | None:
@@ -79,5 +78,4 @@ def test_a_stop_that_ends_in_a_space_is_found_by_tokenizers_that_drop_it() -> No
     tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(["<eos>", "\u2581", "A", "B", ":", "\u2581B"])}, []))
     tokenizer.decoder = decoders.Metaspace()
     spaced = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
-    watcher = StopWatcher(spaced, (": ",), 1)
-    assert [watcher.ended([0], [token])[0] for token in (2, 4, 5)] == [False, False, True]
+    assert tokens_up_to_stop(spaced, (": ",), (2, 4, 5, 2)) == 3

@@ -128,7 +128,8 @@ class Microscope:
         self.policy, self.optimizer = policy, optimizer
         self.credited, self.plan, self.built, self.lens = credited, plan, built, lens
         model = deepcopy(policy.model)
-        self.before = replace(policy, model=model)
+        # A sampler draws with the weights it was made for.
+        self.before = replace(policy, model=model, sampler=None)
         self.weights = _weights(self.before)
         self.looked_at = choose_rows(credited, groups=lens.groups, seed=lens.seed)
         self.seen = credited.rollouts.select(self.looked_at)

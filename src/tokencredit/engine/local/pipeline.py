@@ -22,12 +22,14 @@ class Pipeline(Crediting):
     def scores_in_a_pass(self) -> bool:
         """Cached decoding and a whole-sequence pass agree to rounding; in bfloat16 that rounding is too coarse for ratios.
 
-        A correction compares the two, so it needs both. What the policy did not sample has been scored by nobody.
+        A correction compares the two, so it needs both. What the policy did not sample has been scored by nobody, and vLLM tells no
+        entropies.
         """
         config = self.config
         if config.source == "demonstrations":
             return True
-        return config.scoring == "pass" or (config.scoring == "auto" and (config.dtype == "bfloat16" or config.correction.kind != "none"))
+        needed = config.dtype == "bfloat16" or config.correction.kind != "none" or config.sampler == "vllm"
+        return config.scoring == "pass" or (config.scoring == "auto" and needed)
 
     @property
     def keeps_hidden_while_sampling(self) -> bool:

@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 from tokencredit.config import TAGS
 from tokencredit.engine.local.pieces import joining_pieces, text_alone
 from tokencredit.engine.local.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
+from tokencredit.engine.local.sampler import Sampler
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 
@@ -25,6 +26,8 @@ class Policy:
     prompting: Prompting = PLAIN
     stops: tuple[str, ...] = ()
     """A response ends once its text holds any of these; what is graded ends before it."""
+    sampler: Sampler | None = None
+    """Who draws its responses; None: the plain loop."""
 
     @property
     def device(self) -> torch.device:

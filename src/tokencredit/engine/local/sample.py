@@ -1,4 +1,4 @@
-"""Batched sampling with the model's own key-value cache, from a private generator.
+"""Batched sampling: by the policy's sampler, or by the plain loop with the model's own key-value cache and a private generator.
 
 What the model knew when it drew a token (log-prob, entropy, hidden state) is kept: with the same weights and precision
 it is what a scoring pass would find again, so none is needed.
@@ -61,7 +61,6 @@ class Sampled(NamedTuple):
     """As seen while sampling; hidden states only where asked for."""
 
 
-@torch.no_grad()
 def sample(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
@@ -77,6 +76,34 @@ def sample(
     """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
     if not all(prompts):
         raise ConfigError("a prompt has no tokens under this model's tokenizer; there is nothing to answer")
+    draw = sample_plainly if policy.sampler is None else policy.sampler.sample
+    return draw(
+        policy,
+        prompts,
+        group_size=group_size,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        temperature=temperature,
+        greedy=greedy,
+        keep_hidden=keep_hidden,
+        dtype=dtype,
+    )
+
+
+@torch.no_grad()
+def sample_plainly(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float,
+    greedy: bool,
+    keep_hidden: bool,
+    dtype: str,
+) -> Sampled:
+    """The twin of every faster sampler: any model, any device, any precision."""
     device = policy.device
     generator = torch.Generator(device=device).manual_seed(seed)
     rows = len(prompts) * group_size

@@ -33,3 +33,9 @@ class StopWatcher:
             return False
         text = str(self.tokenizer.decode(tail, skip_special_tokens=False))
         return any(stop in text for stop in self.stops)
+
+
+def tokens_up_to_stop(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], tokens: Sequence[int]) -> int | None:
+    """How many of the tokens make up a response that ends with the first stop string; None where it holds none."""
+    watcher = StopWatcher(tokenizer, stops, 1)
+    return next((count for count, token in enumerate(tokens, 1) if stops and watcher.ended([0], [token])[0]), None)

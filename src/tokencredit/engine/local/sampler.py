@@ -1,0 +1,49 @@
+"""Who draws responses: the plain loop, the fast one, or vLLM. They all answer one question in the same terms."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from tokencredit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokencredit.engine.local.policy import Policy
+    from tokencredit.engine.local.sample import Sampled
+
+SamplerName = Literal["auto", "plain", "fast", "vllm"]
+
+
+class Sampler(Protocol):
+    """Weights are the policy's at the moment of asking, however often they have moved since the last time."""
+
+    def sample(
+        self,
+        policy: "Policy",
+        prompts: Sequence[Sequence[int]],
+        *,
+        group_size: int,
+        max_new_tokens: int,
+        seed: int,
+        temperature: float,
+        greedy: bool,
+        keep_hidden: bool,
+        dtype: str,
+    ) -> "Sampled": ...
+
+
+def with_sampler(policy: "Policy", name: SamplerName, *, dtype: str, memory: float = 0.4) -> "Policy":
+    """The policy with the sampler asked for; auto takes the fast one on a GPU in bfloat16, where it knows the model."""
+    if name == "plain":
+        return replace(policy, sampler=None)
+    if name == "vllm":
+        from tokencredit.engine.local.vllm_sampler import VllmSampler
+
+        return replace(policy, sampler=VllmSampler(policy, memory=memory))
+    from tokencredit.engine.local.decode import FastSampler, why_not
+
+    reason = why_not(policy, dtype)
+    if name == "auto" and (reason is not None or policy.device.type != "cuda" or dtype != "bfloat16"):
+        return replace(policy, sampler=None)
+    if reason is not None:
+        raise ConfigError(f"sampler is 'fast' but {reason}; use 'plain' or 'auto'")
+    return replace(policy, sampler=FastSampler(policy))
