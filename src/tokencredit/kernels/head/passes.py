@@ -1,0 +1,232 @@
+"""Passes over the language-model head that never hold [tok, vocab]: log-prob, entropy, sum of p^2, and what credit reads off (e_y - p).
+
+`tokens` must lie within the vocabulary. `hidden`'s dtype (autocast's, where that is on) is multiplied in, the weight is cast to it,
+and all sums and results are float32 (float64 for float64). `buffer_bytes` bounds the scratch of a pass. Backends: `plain` writes all
+logits out, `chunked` is torch by the block, `triton` needs a GPU; `auto` takes the last for half precision where it can.
+"""
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tokencredit.kernels.head import chunked, plain
+from tokencredit.kernels.head.blocks import BUFFER_BYTES
+from tokencredit.kernels.head.precision import compute_dtype, is_half, wide
+from tokencredit.kernels.head.products import error_products
+from tokencredit.kernels.head.rule import DEFAULT_RULE, HeadRule, HeadStatistics, check_rule, to_logits_
+
+Backend = Literal["auto", "plain", "chunked", "triton"]
+
+
+@cache
+def _triton_is_here() -> bool:
+    """Triton 3.4 or later, that is, which comes with torch 2.8."""
+    try:
+        return find_spec("triton.tools.tensor_descriptor") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _way(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
+    if backend == "auto":
+        backend = "triton" if hidden.is_cuda and is_half(dtype) and _triton_is_here() else "chunked"
+    if backend == "triton":
+        return import_module("tokencredit.kernels.head.fused")
+    if backend == "chunked":
+        return chunked
+    raise ValueError(f"backend must be auto, plain, chunked or triton, got {backend!r}")
+
+
+def _check(hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule) -> None:
+    check_rule(rule)
+    if hidden.ndim != 2 or weight.ndim != 2 or tokens.ndim != 1:
+        raise ValueError(f"hidden, weight and tokens must have 2, 2 and 1 axes, got {hidden.ndim}, {weight.ndim} and {tokens.ndim}")
+    if hidden.shape[1] != weight.shape[1]:
+        raise ValueError(f"hidden has width {hidden.shape[1]}, weight {weight.shape[1]}")
+    if len(hidden) != len(tokens):
+        raise ValueError(f"{len(hidden)} hidden states for {len(tokens)} tokens")
+
+
+class _HeadLogp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule, backend: Backend, buffer_bytes: int) -> Any:
+        ctx.dtype = compute_dtype(hidden)
+        ctx.rule, ctx.buffer_bytes, ctx.way = rule, buffer_bytes, _way(backend, hidden, ctx.dtype)
+        with torch.autocast(hidden.device.type, enabled=False):
+            found = ctx.way.sweep(hidden.to(ctx.dtype), weight.to(ctx.dtype), tokens, rule, buffer_bytes=buffer_bytes)
+        ctx.save_for_backward(hidden, weight, tokens, found.log_normaliser)
+        ctx.mark_non_differentiable(found.entropy, found.squared_mass)
+        # Its own memory: autograd refuses to change a view in place.
+        return found.logp.clone(), found.entropy, found.squared_mass
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        share = gradients[0]
+        hidden, weight, tokens, log_normaliser = ctx.saved_tensors
+        by_hidden, by_weight = ctx.needs_input_grad[:2]
+        with torch.autocast(hidden.device.type, enabled=False):
+            hidden_part, weight_part = error_products(
+                hidden.to(ctx.dtype),
+                weight.to(ctx.dtype),
+                tokens,
+                log_normaliser,
+                share,
+                ctx.rule,
+                way=ctx.way,
+                sloped=True,
+                by_hidden=by_hidden,
+                by_weight=by_weight,
+                buffer_bytes=ctx.buffer_bytes,
+            )
+        return (
+            None if hidden_part is None else hidden_part.to(hidden.dtype),
+            None if weight_part is None else weight_part.to(weight.dtype),
+            *(None,) * 4,
+        )
+
+
+def head_statistics(
+    hidden: Float[Tensor, "tok hid"],
+    weight: Float[Tensor, "vocab hid"],
+    tokens: Int[Tensor, " tok"],
+    rule: HeadRule = DEFAULT_RULE,
+    *,
+    backend: Backend = "auto",
+    buffer_bytes: int = BUFFER_BYTES,
+) -> HeadStatistics:
+    """Log-prob of each token, and entropy and sum of p^2 of the distribution it was drawn from.
+
+    Only `logp` has a gradient, by hidden and weight and in their own dtypes; it is computed anew by the block.
+    """
+    _check(hidden, weight, tokens, rule)
+    if backend == "plain":
+        return plain.statistics(hidden, weight, tokens, rule)
+    return HeadStatistics(*_HeadLogp.apply(hidden, weight, tokens, rule, backend, buffer_bytes))
+
+
+def _log_normaliser(
+    hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule, logp: Tensor | None, way: ModuleType, buffer_bytes: int
+) -> Tensor:
+    if logp is None:
+        return way.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes).log_normaliser
+    dtype = wide(hidden.dtype)
+    own = torch.linalg.vecdot(hidden.to(dtype), weight[tokens].to(dtype))
+    return to_logits_(own, rule) - logp.to(dtype)
+
+
+def _products(
+    hidden: Tensor,
+    weight: Tensor,
+    tokens: Tensor,
+    share: Tensor,
+    rule: HeadRule,
+    logp: Tensor | None,
+    sloped: bool,
+    backend: Backend,
+    buffer_bytes: int,
+    *,
+    by_hidden: bool,
+) -> Tensor:
+    dtype = compute_dtype(hidden)
+    way = _way(backend, hidden, dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        log_normaliser = _log_normaliser(hidden, weight, tokens, rule, logp, way, buffer_bytes)
+        share = share.to(wide(dtype))
+        hidden_part, weight_part = error_products(
+            hidden,
+            weight,
+            tokens,
+            log_normaliser,
+            share,
+            rule,
+            way=way,
+            sloped=sloped,
+            by_hidden=by_hidden,
+            by_weight=not by_hidden,
+            buffer_bytes=buffer_bytes,
+        )
+    part = hidden_part if by_hidden else weight_part
+    assert part is not None
+    return part
+
+
+@torch.no_grad()
+def head_weight_sum(
+    hidden: Float[Tensor, "tok hid"],
+    weight: Float[Tensor, "vocab hid"],
+    tokens: Int[Tensor, " tok"],
+    share: Float[Tensor, " tok"],
+    rule: HeadRule = DEFAULT_RULE,
+    *,
+    logp: Float[Tensor, " tok"] | None = None,
+    sloped: bool = False,
+    backend: Backend = "auto",
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Float[Tensor, "vocab hid"]:
+    """sum_t share_t (e_y - p) x h, p by the rule: DelTA's exact vectors, which leave the 1 / temperature out.
+
+    With `sloped`, (e_y - p) is multiplied by d logit / d (h W'), which makes it sum_t share_t d logp_t / d W to the letter.
+    `logp` of the tokens under the same head and rule, where it is known, spares one of three products.
+    """
+    _check(hidden, weight, tokens, rule)
+    if backend == "plain":
+        return plain.weight_sum(hidden, weight, tokens, share, rule, sloped)
+    return _products(hidden, weight, tokens, share, rule, logp, sloped, backend, buffer_bytes, by_hidden=False)
+
+
+@torch.no_grad()
+def head_hidden_gradient(
+    hidden: Float[Tensor, "tok hid"],
+    weight: Float[Tensor, "vocab hid"],
+    tokens: Int[Tensor, " tok"],
+    rule: HeadRule = DEFAULT_RULE,
+    *,
+    logp: Float[Tensor, " tok"] | None = None,
+    sloped: bool = False,
+    backend: Backend = "auto",
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Float[Tensor, "tok hid"]:
+    """W_y - sum_v p_v W_v over the whole vocabulary; with `sloped`, d logp / d h to the letter. `logp` as in `head_weight_sum`."""
+    _check(hidden, weight, tokens, rule)
+    if backend == "plain":
+        return plain.hidden_gradient(hidden, weight, tokens, rule, sloped)
+    ones = hidden.new_ones(len(hidden), dtype=wide(hidden.dtype))
+    return _products(hidden, weight, tokens, ones, rule, logp, sloped, backend, buffer_bytes, by_hidden=True)
+
+
+@torch.no_grad()
+def head_projection(
+    hidden: Float[Tensor, "tok hid"],
+    weight: Float[Tensor, "vocab hid"],
+    tokens: Int[Tensor, " tok"],
+    matrix: Float[Tensor, "vocab hid"],
+    rule: HeadRule = DEFAULT_RULE,
+    *,
+    sloped: bool = False,
+    backend: Backend = "auto",
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Float[Tensor, " tok"]:
+    """(e_y - p)' M h for every token: <v_t, M> for the vectors that `head_weight_sum` sums.
+
+    M counts with the digits it comes with: one of float32 beside half-precision hidden states takes one product more than one of theirs.
+    """
+    _check(hidden, weight, tokens, rule)
+    if matrix.shape != weight.shape:
+        raise ValueError(f"matrix must have the weight's shape {tuple(weight.shape)}, got {tuple(matrix.shape)}")
+    if backend == "plain":
+        return plain.projection(hidden, weight, tokens, matrix, rule, sloped)
+    dtype = compute_dtype(hidden)
+    way = _way(backend, hidden, dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        matrix = matrix if is_half(dtype) and matrix.dtype == torch.float32 else matrix.to(dtype)
+        return way.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes, matrix=matrix, sloped=sloped).projection
