@@ -54,11 +54,12 @@ def make_plan(
     method: BalanceMethod = "assign",
     keep_queries: bool = True,
     mass: BalanceMass = "tokens",
+    packed: bool = False,
 ) -> StepPlan:
     """Deal rows to optimizer steps, cut each into micro-batches, fix each step's denominator. Pure; no clock, no global RNG.
 
     `lengths` are loss tokens per row (they make denominators), `cost` the tokens a row takes in a forward pass
-    (prompt included; default `lengths`), and `max_tokens` bounds rows x longest cost in a micro-batch.
+    (prompt included; default `lengths`), and `max_tokens` bounds rows x longest cost in a micro-batch, or, `packed`, their sum.
     `advantage`, `method`, `keep_queries` and `mass` are read by reward-balanced only.
     """
     lengths, group = _integers("lengths", lengths), _integers("group", group)
@@ -78,7 +79,7 @@ def make_plan(
     knobs = {"method": method, "keep_queries": keep_queries, "mass": mass} if kind == "reward-balanced" else {}
     steps = []
     for rows, scale in PLANNERS[kind](inputs, **knobs):
-        micro_batches = cut_micro_batches(rows, costs, max_tokens=max_tokens)
+        micro_batches = cut_micro_batches(rows, costs, max_tokens=max_tokens, packed=packed)
         scale_of = None if scale is None else dict(zip(rows, scale, strict=True))
         steps.append(
             PlannedStep(

@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels import at_least_float32, token_statistics
 from tokencredit.types import Rollouts
 
@@ -25,6 +26,9 @@ class TokenEvidence(NamedTuple):
     logp: Float[Tensor, "seq tok"]
     entropy: Float[Tensor, "seq tok"]
     hidden: Float[Tensor, "seq tok hid"] | None
+    """What the LM head was given."""
+    features: FeatureSource | None = None
+    """The same of the tokens of the loss alone, from a pass that pads nothing."""
 
 
 def precision(model: PreTrainedModel, dtype: str) -> AbstractContextManager[Any]:

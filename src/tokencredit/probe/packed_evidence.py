@@ -1,0 +1,134 @@
+"""The scoring pass without padding and without logits: `gather_evidence` of `forward.py` is its plain twin.
+
+Hidden states stay in the precision in which the head was given them, one after another without padding, where the dial
+(`FeatureRoom`) puts them: on the device, on the host, or nowhere, and then they are computed again whenever they are asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
+from tokencredit.probe.forward import TokenEvidence, precision, response_extent, row_cost
+from tokencredit.probe.packed import PackedScores, packed_hidden, packed_scores
+from tokencredit.probe.packing import pack
+from tokencredit.types import Rollouts
+
+
+class FeatureRoom(NamedTuple):
+    """Where hidden states may lie: on the device while they fit into `device_bytes`, else on the host; or nowhere."""
+
+    kept: Literal["auto", "host", "recompute"] = "auto"
+    device_bytes: int = 8 * 2**30
+
+
+class HostRows(NamedTuple):
+    """Rollouts as the host reads them, copied from the device once."""
+
+    prompts: Sequence[Sequence[int]]
+    tokens: Int[Tensor, "seq tok"]
+    mask: Bool[Tensor, "seq tok"]
+    valid: Bool[Tensor, "seq tok"]
+    """Sampled tokens that take part in the loss: those whose hidden states are kept."""
+    extent: list[int]
+
+    def cut(self, rows: Sequence[int]) -> "HostRows":
+        index, width = torch.tensor(rows), max(1, *(self.extent[row] for row in rows))
+        tokens, mask, valid = (each[index, :width] for each in (self.tokens, self.mask, self.valid))
+        return HostRows([self.prompts[row] for row in rows], tokens, mask, valid, [self.extent[row] for row in rows])
+
+
+def on_host(rollouts: Rollouts) -> HostRows:
+    mask = rollouts.mask.cpu()
+    return HostRows(rollouts.prompts, rollouts.tokens.cpu(), mask, rollouts.loss_mask.cpu(), response_extent(mask).tolist())
+
+
+@torch.no_grad()
+def gather_packed_evidence(
+    model: PreTrainedModel,
+    rollouts: Rollouts,
+    *,
+    temperature: float,
+    max_tokens: int,
+    keep_hidden: bool = False,
+    dtype: str = "float32",
+    room: FeatureRoom = FeatureRoom(),  # noqa: B008 (frozen)
+) -> TokenEvidence:
+    """Score every response token once, in packed passes of at most `max_tokens`."""
+    host, cost = on_host(rollouts), row_cost(rollouts)
+    mask, device = rollouts.mask, rollouts.mask.device
+    scored_dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+    logp, entropy = (torch.zeros(mask.shape, dtype=scored_dtype, device=device) for _ in range(2))
+    number = _numbered(rollouts)
+    store: FeatureStore | None = None
+    for rows in cut_micro_batches([row for row, extent in enumerate(host.extent) if extent], cost, max_tokens=max_tokens, packed=True):
+        part = host.cut(rows)
+        width = part.tokens.shape[1]
+        with precision(model, dtype):
+            scores = packed_scores(model, part.prompts, part.tokens, part.mask, temperature=temperature)
+        index = torch.tensor(rows).to(device, non_blocking=True)
+        logp[index, :width] = scores.logp.to(scored_dtype)
+        entropy[index, :width] = scores.entropy.to(scored_dtype)
+        if keep_hidden and room.kept != "recompute":
+            if store is None:
+                store = _store(scores, int(host.valid.sum()), device, room)
+            place, hidden = (_valid(each, part) for each in (scores.layout.place, scores.hidden))
+            store.put(number[index, :width].flatten()[place], hidden)
+    if keep_hidden and room.kept == "recompute":
+        return TokenEvidence(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype))
+    return TokenEvidence(logp, entropy, None, None if store is None else store.source())
+
+
+def _numbered(rollouts: Rollouts) -> Int[Tensor, "seq tok"]:
+    """The place of every token of the loss among all of them, row after row."""
+    return (rollouts.loss_mask.flatten().cumsum(0) - 1).view(rollouts.mask.shape)
+
+
+def _valid(values: Tensor, part: HostRows) -> Tensor:
+    """Of values of the sampled tokens, those of tokens that take part in the loss; which they are the host knows."""
+    kept = part.valid[part.mask]
+    return values if bool(kept.all()) else values[kept.nonzero()[:, 0].to(values.device, non_blocking=True)]
+
+
+def _store(scores: PackedScores, tokens: int, device: torch.device, room: FeatureRoom) -> FeatureStore:
+    allowed = 0 if room.kept == "host" else room.device_bytes
+    return FeatureStore(tokens, scores.hidden.shape[1], scores.hidden.dtype, device, device_bytes=allowed)
+
+
+def _computed_again(model: PreTrainedModel, host: HostRows, cost: Sequence[int], max_tokens: int, dtype: str) -> FeatureSource:
+    """Rows in their own order, as many at once as fit into a pass."""
+    rows_of: dict[int, list[int]] = {}
+    runs: list[slice] = []
+    counts = host.valid.sum(-1).tolist()
+    for rows in _in_order(counts, cost, max_tokens):
+        start = runs[-1].stop if runs else 0
+        runs.append(slice(start, start + sum(counts[row] for row in rows)))
+        rows_of[start] = rows
+
+    @torch.no_grad()
+    def again(run: slice) -> Tensor:
+        part = host.cut(rows_of[run.start])
+        with precision(model, dtype):
+            return _valid(packed_hidden(model, pack(part.prompts, part.tokens, part.mask, model.device)), part)
+
+    return RecomputedFeatures(again, runs, model.config.get_text_config().hidden_size)
+
+
+def _in_order(counts: Sequence[int], cost: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    rows: list[int] = []
+    taken = 0
+    for row, count in enumerate(counts):
+        if not count:
+            continue
+        if rows and taken + cost[row] > max_tokens:
+            yield rows
+            rows, taken = [], 0
+        rows.append(row)
+        taken += cost[row]
+    if rows:
+        yield rows
