@@ -7,11 +7,12 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
 MAY_CHANGE = frozenset(
-    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing", "passes"}
+    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
+    | {"passes", "compile", "features", "features_gib", "vllm_memory"}
 )
 MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")
 """None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads, the
-budget of a pass and how rows are laid out in it change how sums are rounded, and nothing else.
+budget of a pass, how rows are laid out in it and where hidden states wait change how sums are rounded, and nothing else.
 """
 
 

@@ -31,7 +31,9 @@ def test_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatc
         layout = pack(*CASES[case], model.device)
         plain = score_layout(model, layout, temperature=1.0).logp
         with compiling(model, backend="aot_eager"):
+            assert all("forward" in layer.__dict__ for layer in model.base_model.layers)
             found = score_layout(model, layout, temperature=1.0).logp
+        assert not any("forward" in layer.__dict__ for layer in model.base_model.layers)
         torch.testing.assert_close(found, plain, atol=1e-12, rtol=0)
         for one, two in zip(*(gradient_of(model, logp) for logp in (found, plain)), strict=True):
             torch.testing.assert_close(one, two, atol=1e-12 * max(1.0, float(two.abs().max())), rtol=0)

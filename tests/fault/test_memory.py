@@ -1,6 +1,7 @@
 """Out of memory: once more with half, the same gradient, and a clear end when that fails too."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,28 @@ def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:
     right = trained(forgetful=False, fails=False)
     torch.testing.assert_close(trained(forgetful=False, fails=True), right, atol=1e-12, rtol=0)
     assert not torch.allclose(trained(forgetful=True, fails=True), right, atol=1e-6)
+
+
+def test_what_the_sampler_keeps_is_given_back_before_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[str] = []
+
+    class Keeping:
+        def sample(self, *given: Any, **named: Any) -> Any:
+            raise AssertionError("nothing is sampled here")
+
+        def release(self) -> None:
+            released.append("released")
+
+    Small(monkeypatch, limit=200)
+    credited = made_up_credit(made_up_rollouts())
+    learner = replace(tiny_policy(), sampler=Keeping())
+    optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.1)
+    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1e9, "dtype": "float64"}
+    run_plan(learner, credited, plan_for(credited, max_tokens=20, optimizer_steps=1), CLIP, optimizer, **knobs)
+    assert not released
+    Small(monkeypatch, limit=45)
+    run_plan(learner, credited, plan_for(credited, max_tokens=60, optimizer_steps=1), CLIP, optimizer, **knobs)
+    assert released == ["released"]
 
 
 def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

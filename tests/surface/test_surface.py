@@ -24,7 +24,7 @@ SIGNATURES = {
     ],
     "make_plan": [
         "lengths", "group", "kind", "optimizer_steps", "max_tokens", "seed", "aggregation", "constant_length", "cost", "advantage",
-        "method", "keep_queries", "mass",
+        "method", "keep_queries", "mass", "packed",
     ],
     "clipped_surrogate": ["logp", "old_logp", "credit", "clip_low", "clip_high", "dual_clip"],
     "train": ["config", "path", "listener", "stop", "resume"],

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from tokencredit.bench.speed import WARM_UP, spread
+from tokencredit.bench.embedded import WARM_UP
+from tokencredit.bench.timing import spread
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState

@@ -1,157 +1,145 @@
-"""Seconds per stage, tokens per second, what DelTA adds to a step, and TRL's trainer beside ours in one run.
+"""The speed benchmark: parts that each show one thing, in one run on one machine, with what that machine can do at best.
 
-dapo and delta take a step each in turn, and TRL runs after them in every repeat, so a slow spell of the machine falls on
-all of them; what is reported are ratios of medians.
+On a GPU every part but `embedded` runs by default; on a CPU the same parts run on little work when they are named, which
+tests them and says nothing of speed. Contenders take turns, and what is reported are medians with their range.
 """
 
-import json
-import subprocess
+import time
+import traceback
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib import import_module, metadata
 from pathlib import Path
-from statistics import median
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import tokencredit.bench.trl_twin as trl_twin
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
-from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.policy import choose_device, load_policy
-from tokencredit.engine.local.sample import sample
-from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
+import torch
+
+from tokencredit.bench import embedded
+from tokencredit.bench.floor import measure_ceilings
+from tokencredit.bench.part import Bench, Shown
+from tokencredit.bench.shapes import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
+from tokencredit.engine.local.policy import choose_device
 from tokencredit.errors import ConfigError
-from tokencredit.models import model_folder
+from tokencredit.nearest import nearest
 from tokencredit.record import describe_environment
-from tokencredit.stages import knobs
-from tokencredit.tasks import TASKS
 
-OURS = ("dapo", "delta")
-WARM_UP = 2
-"""Training steps left out of the numbers: first calls allocate and compile."""
-
-
-class Measured(NamedTuple):
-    """One training step each: a batch of rollouts and its optimizer steps."""
-
-    seconds: list[dict[str, float]]
-    tokens: list[int]
-
-    def stage(self, name: str) -> float:
-        return median(step[name] for step in self.seconds)
-
-    @property
-    def step(self) -> float:
-        return median(sum(step.values()) for step in self.seconds)
+ON_SHAPES = {
+    "update": "update_path",
+    "delta": "delta_cost",
+    "head": "head",
+    "sampling": "sampling",
+    "step": "whole_step",
+    "growth": "growth",
+}
+"""Part to the module that measures and shows it."""
+PARTS = ("embedded", *ON_SHAPES)
+BESIDE = ("trl", "liger-kernel", "triton", "accelerate")
+"""Packages that are not ours and not needed by us, but measured or used here."""
 
 
-def bench_config(recipe: str, *, steps: int, seed: int, device: str) -> TrainConfig:
-    """The embedded default without evaluation and token files, which TRL's trainer does not do either."""
-    return resolve([{"recipe": recipe, "seed": seed, "steps": steps + WARM_UP, "tokens_every": 0, "device": device}])
+class SpeedOrder(NamedTuple):
+    parts: tuple[str, ...]
+    shapes: str | None
+    steps: int
+    repeats: int
+    seed: int
+    device: str
+    trl_python: Path | None
 
 
-def measure_ours(configs: Mapping[str, TrainConfig]) -> dict[str, Measured]:
-    """Train several configurations at once, one training step of each in turn."""
-    measured = {name: Measured([], []) for name in configs}
-    steppers = {name: Stepper(config, source=config.model) for name, config in configs.items()}
-    states = dict.fromkeys(configs, StageState())
-    for number in range(max(config.steps for config in configs.values())):
-        for name, stepper in steppers.items():
-            watch = Stopwatch()
-            finished = stepper.step(number, states[name], watch)
-            states[name] = finished.state
-            if number >= WARM_UP and finished.trained is not None:
-                measured[name].seconds.append(watch.seconds)
-                measured[name].tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
-    return measured
+def find_parts(names: str | None, device: str) -> tuple[str, ...]:
+    """Names with commas between them; by default what the device is for."""
+    if names is None:
+        return tuple(ON_SHAPES) if device == "cuda" else ("embedded",)
+    asked = [name.strip() for name in names.split(",") if name.strip()]
+    for name in asked:
+        if name not in PARTS:
+            raise ConfigError(f"parts names {name!r}; {nearest(name, PARTS)}")
+    if not asked:
+        raise ConfigError(f"parts is empty; name at least one of {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in asked)
 
 
-def measure_trl(config: TrainConfig, python: Path) -> list[float]:
-    """Seconds per training step of TRL's GRPOTrainer, run by another environment's python."""
-    order = {
-        "model": str(model_folder(config.model)),
-        "steps": config.steps - WARM_UP,
-        "warm_up": WARM_UP,
-        "prompts": config.sampling.prompts,
-        "group_size": config.sampling.group_size,
-        "optimizer_steps": config.optimizer.steps_per_batch,
-        "max_new_tokens": config.sampling.max_new_tokens,
-        "learning_rate": config.optimizer.learning_rate,
-        "seed": config.seed,
-    }
-    done = subprocess.run([str(python), str(Path(trl_twin.__file__)), json.dumps(order)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ConfigError(f"TRL's trainer did not run under {python}: {done.stderr.strip().splitlines()[-1:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+def module_of(part: str) -> ModuleType:
+    return embedded if part == "embedded" else import_module(f"tokencredit.bench.{ON_SHAPES[part]}")
 
 
-def measure_hidden(config: TrainConfig, tries: int) -> float:
-    """Seconds that keeping hidden states adds to sampling a batch: the same draws with and without, in turn."""
-    policy = load_policy(config.model, device=choose_device(config.device), dtype=config.dtype)
-    problems = TASKS[config.task.type](**knobs(config.task)).problems(config.sampling.prompts, split="train", seed=config.seed)
-    prompts = [policy.encode(problem.prompt) for problem in problems]
-
-    def seconds(keep_hidden: bool, seed: int) -> float:
-        watch = Stopwatch()
-        with watch.stage("sample"):
-            sample(
-                policy,
-                prompts,
-                group_size=config.sampling.group_size,
-                max_new_tokens=config.sampling.max_new_tokens,
-                seed=seed,
-                keep_hidden=keep_hidden,
-            )
-        return watch.total
-
-    for number in range(WARM_UP):
-        seconds(True, number)
-    return median(seconds(True, number) - seconds(False, number) for number in range(tries))
+def tables(part: str, result: dict[str, Any]) -> list[Shown]:
+    return module_of(part).show(result)
 
 
-def delta_share(dapo: Measured, delta: Measured, hidden: float) -> float:
-    """What DelTA adds to a step, as a share of it: its statistics, and keeping hidden states while sampling."""
-    return (delta.stage("credit") - dapo.stage("credit") + hidden) / delta.step
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def run_speed(
-    *, steps: int, repeats: int, seed: int, device: str, trl_python: Path | None, report: Callable[[str], None]
-) -> dict[str, Any]:
-    if trl_python is not None and not trl_python.is_file():
-        raise ConfigError(f"trl-python {trl_python} does not exist; `make bench` makes one, or leave it out")
-    if trl_python is not None and device != "cpu":
-        raise ConfigError(f"device is {device!r} but TRL is run on the CPU here; leave trl-python out, or compare on the CPU")
-    ours: dict[str, Measured] = {name: Measured([], []) for name in OURS}
-    trl: list[float] = []
-    shares: list[float] = []
-    ratios: list[float] = []
-    for repeat in range(repeats):
-        report(f"repeat {repeat + 1}/{repeats}: {' and '.join(OURS)}, a step of each in turn")
-        fresh = measure_ours({name: bench_config(name, steps=steps, seed=seed + repeat, device=device) for name in OURS})
-        ours = {name: Measured(ours[name].seconds + fresh[name].seconds, ours[name].tokens + fresh[name].tokens) for name in OURS}
-        hidden = measure_hidden(bench_config("delta", steps=steps, seed=seed + repeat, device=device), tries=20)
-        shares.append(delta_share(fresh["dapo"], fresh["delta"], hidden))
-        if trl_python is not None:
-            report(f"repeat {repeat + 1}/{repeats}: TRL")
-            theirs = measure_trl(bench_config("dapo", steps=steps, seed=seed + repeat, device=device), trl_python)
-            trl += theirs
-            ratios.append(median(theirs) / fresh["dapo"].step)
-    return {
-        "steps": steps,
-        "repeats": repeats,
-        "device": device,
-        "batch": bench_config("dapo", steps=steps, seed=seed, device=device).sampling.model_dump(),
-        "recipes": {name: _recipe_row(measured) for name, measured in ours.items()},
-        "delta_share_of_step": spread(shares),
-        "trl": {"seconds_per_step": median(trl), "times_slower_than_dapo": spread(ratios)} if trl else None,
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    found: dict[str, Any] = {"device": device.type, "cuda": torch.version.cuda, "beside": {name: _version(name) for name in BESIDE}}
+    if device.type == "cuda":
+        seen = torch.cuda.get_device_properties(device)
+        found |= {"name": seen.name, "memory_bytes": seen.total_memory, "processors": seen.multi_processor_count}
+    return found
+
+
+Tell = Callable[[str], None]
+Finished = Callable[[str, Mapping[str, Any]], None]
+"""Told of every part as it ends, with everything that is known by then."""
+
+
+def run_speed(order: SpeedOrder, *, report: Tell, finished: Finished) -> dict[str, Any]:
+    """A part that fails is told, and the others are measured all the same."""
+    embedded.check_trl(order.trl_python, order.device)
+    if order.trl_python is not None and "embedded" not in order.parts:
+        raise ConfigError(f"trl-python is given but parts is {', '.join(order.parts)}; only part embedded runs TRL by another python")
+    device = choose_device(order.device)
+    small = device.type != "cuda"
+    default = TINY.name if small else f"{SMOLLM2_135M.name},{QWEN2_500M.name}"
+    shapes = find_shapes(default if order.shapes is None else order.shapes)
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(device),
         "environment": describe_environment(),
+        "repeats": order.repeats,
+        "seed": order.seed,
+        "shapes": [shape.name for shape in shapes],
+        "ceilings": None,
+        "parts": {},
+        "failed": {},
+        "part_seconds": {},
     }
+    started = time.perf_counter()
 
+    def told(line: str) -> None:
+        report(f"[{time.perf_counter() - started:5.0f} s] {line}")
 
-def _recipe_row(measured: Measured) -> dict[str, Any]:
-    stages = {name: measured.stage(name) for name in measured.seconds[0]}
-    rate = median(count / sum(step.values()) for count, step in zip(measured.tokens, measured.seconds, strict=True))
-    return {"seconds_per_step": measured.step, "tokens_per_second": rate, "stages": stages}
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return {"median": median(values), "low": min(values), "high": max(values)}
+    bench: Bench | None = None
+    for part in order.parts:
+        began = time.perf_counter()
+        try:
+            if part == "embedded":
+                found = embedded.measure(
+                    steps=order.steps,
+                    repeats=order.repeats,
+                    seed=order.seed,
+                    device=order.device,
+                    trl_python=order.trl_python,
+                    report=told,
+                )
+            else:
+                if bench is None:
+                    bench = Bench(device, shapes, order.repeats, order.seed, measure_ceilings(device), told)
+                    result["ceilings"] = bench.ceilings.to_json()
+                found = module_of(part).measure(bench)
+        except ConfigError:
+            raise
+        except Exception as problem:
+            result["failed"][part] = f"{type(problem).__name__}: {problem}\n{''.join(traceback.format_tb(problem.__traceback__)[-4:])}"
+        else:
+            result["parts"][part] = found
+        result["part_seconds"][part] = time.perf_counter() - began
+        told(f"part {part} took {result['part_seconds'][part]:.0f} s")
+        finished(part, result)
+    return result

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tokencredit.choices import CHOICES
 from tokencredit.commands.flags import chosen_types
@@ -41,6 +41,10 @@ class Asked(Frozen):
     """Precision of the passes."""
     weights: Literal["float32", "bfloat16", "bfloat16-stochastic"] = "float32"
     """What weights are kept in."""
+    sampler: Literal["auto", "plain", "fast", "vllm"] = "auto"
+    """Who draws responses; auto: the fast sampler on a GPU in bfloat16 where it knows the model, else the plain loop."""
+    vllm_memory: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """Share of the GPU's memory that vLLM may take."""
     threads: CountOrZero = 0
     """CPU threads; 0 picks 1 for models under 5 M parameters, else all cores."""
     trust_remote_code: bool = False

@@ -1,36 +1,57 @@
-"""`tokencredit bench`: what training steps cost, beside TRL's; what looking at them costs."""
+"""`tokencredit bench`: what training steps and their pieces cost, beside what others have; what looking at them costs."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.nearest import nearest
+from tokencredit.storage.whole import write_whole
+
+if TYPE_CHECKING:
+    from tokencredit.bench.part import Shown
+
+EXIT_FAILED = 1
+"""A part broke; the others were measured."""
 
 KINDS = {
-    "speed": "seconds per stage, DelTA's cost, TRL beside us",
+    "speed": "the training step and its pieces, beside TRL, generate, Liger and the machine's own limits",
     "microscope": "what a look at an update costs, as a ratio to a plain step",
 }
 
 
 @dataclass(frozen=True)
 class SpeedOptions:
-    """Measure the embedded default: seconds per stage, tokens/s, DelTA's share of a step, and TRL side by side."""
+    """Measure speed and memory in parts, each beside what others have and beside what the machine can do at best.
 
+    embedded: training steps of the embedded default by stage, DelTA's share of a step, TRL's trainer.
+    update: score + credit + 4 optimizer steps on a given batch, beside TRL's loss path.
+    delta: DelTA's coefficients, beside the K + 2 passes of the published algorithm.
+    head: log-probs and entropies without logits, beside naive, TRL's and Liger's.
+    sampling: ours plain and fast, beside generate.
+    step: a whole training step by stage, dapo, delta and cancellation.
+    growth: a step at more rollouts, longer responses and larger models; the largest pass that fits.
+    """
+
+    parts: str | None = None
+    """Which, with commas between them. Default: embedded on a CPU, all the others on a GPU."""
+    shapes: str | None = None
+    """Models of random weights, with commas between them. Default: tiny on a CPU, smollm2-135m,qwen2-0.5b on a GPU."""
     steps: int = 8
-    """Training steps timed per repeat, after two that warm up."""
+    """Training steps of part embedded timed per repeat, after two that warm up."""
     repeats: int = 3
-    """Alternations of dapo, delta and TRL."""
+    """Turns of every contender."""
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
     trl_python: Path | None = None
-    """Python of an environment with trl and tokencredit (`make bench` makes one); without it TRL is left out."""
+    """Python of an environment with trl and tokencredit (`make bench` makes one), for part embedded; without it TRL is left out there."""
     json: Path | None = None
-    """Also write every number here."""
+    """Also write every number here, after every part."""
 
 
 @dataclass(frozen=True)
@@ -58,64 +79,69 @@ def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(kind, args=list(arguments[1:]), prog=f"tokencredit bench {arguments[0]}")
     if options.steps < 1 or options.repeats < 1:
         raise ConfigError(f"steps is {options.steps} and repeats is {options.repeats}; both must be at least 1")
-    result = measure(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return EXIT_OK
+    return measure(options)
 
 
-def _microscope(options: MicroscopeOptions) -> dict[str, Any]:
+def _write(path: Path | None, result: Mapping[str, Any]) -> None:
+    if path is not None:
+        write_whole(path, json.dumps(result, indent=2) + "\n")
+
+
+def _microscope(options: MicroscopeOptions) -> int:
     from tokencredit.bench.microscope import run_microscope
+    from tokencredit.bench.part import in_range
 
     result = run_microscope(
         steps=options.steps, repeats=options.repeats, seed=options.seed, device=options.device, recipe=options.recipe, report=print
     )
     plain, looked = (1000 * result["seconds"][name] for name in ("plain", "looked at"))
-    ratio = _range(result["looked_at_over_plain"], 1, " times")
+    ratio = in_range(result["looked_at_over_plain"], 1, " times")
     print(f"A plain step takes {plain:.0f} ms, one that is looked at {looked:.0f} ms: {ratio} as long.")
-    return result
+    _write(options.json, result)
+    return EXIT_OK
 
 
-def _speed(options: SpeedOptions) -> dict[str, Any]:
-    from tokencredit.bench.speed import run_speed
+def _speed(options: SpeedOptions) -> int:
+    # Read by the hub's client when it is first imported: TRL's trainer would announce itself.
+    os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    from tokencredit.bench.speed import SpeedOrder, find_parts, run_speed, tables
 
-    result = run_speed(
+    def finished(part: str, result: Mapping[str, Any]) -> None:
+        if part in result["failed"]:
+            print(f"part {part} failed: {result['failed'][part]}")
+        else:
+            for shown in tables(part, result["parts"][part]):
+                _print_table(shown)
+        _write(options.json, result)
+
+    order = SpeedOrder(
+        parts=find_parts(options.parts, options.device),
+        shapes=options.shapes,
         steps=options.steps,
         repeats=options.repeats,
         seed=options.seed,
         device=options.device,
         trl_python=options.trl_python,
-        report=print,
     )
-    _print_table(result)
-    return result
+    result = run_speed(order, report=lambda line: print(line, flush=True), finished=finished)
+    if ceilings := result["ceilings"]:
+        print(
+            f"Measured at best: {ceilings['flops_per_second'] / 1e12:,.2f} TFLOP/s of {ceilings['dtype']} matrix products, "
+            f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s of copying."
+        )
+    return EXIT_FAILED if result["failed"] else EXIT_OK
 
 
-def _print_table(result: dict[str, Any]) -> None:
+def _print_table(shown: "Shown") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    recipes = result["recipes"]
-    table = Table(title="one training step: a batch of rollouts and its optimizer steps (medians)", title_justify="left")
-    table.add_column("")
-    for name in recipes:
-        table.add_column(name, justify="right")
-    for stage in next(iter(recipes.values()))["stages"]:
-        table.add_row(stage, *(f"{1000 * row['stages'][stage]:.1f} ms" for row in recipes.values()))
-    table.add_row("whole step", *(f"{1000 * row['seconds_per_step']:.1f} ms" for row in recipes.values()), style="bold")
-    table.add_row("tokens/s", *(f"{row['tokens_per_second']:,.0f}" for row in recipes.values()))
+    table = Table(title=shown.title, title_justify="left")
+    for number, column in enumerate(shown.columns):
+        table.add_column(column, justify="right" if number else "left")
+    for row in shown.rows:
+        table.add_row(*row)
     console = Console()
     console.print(table)
-    share = result["delta_share_of_step"]
-    console.print(f"DelTA adds {_range(share, 100, ' %')} of a step.")
-    if result["trl"]:
-        trl = result["trl"]
-        console.print(
-            f"TRL's GRPOTrainer: {1000 * trl['seconds_per_step']:.0f} ms for the same step, "
-            f"{_range(trl['times_slower_than_dapo'], 1, ' times')} ours (dapo)."
-        )
-
-
-def _range(spread: dict[str, float], factor: float, unit: str) -> str:
-    low, mid, high = (f"{factor * spread[key]:.2f}" for key in ("low", "median", "high"))
-    return f"{mid}{unit} ({low} to {high} over repeats)"
+    for note in shown.notes:
+        console.print(note, highlight=False)

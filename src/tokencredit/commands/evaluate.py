@@ -117,13 +117,14 @@ def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list[
 
 def _policy(model: str, setting: Setting) -> "Policy":
     from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+    from tokencredit.engine.local.sampler import with_sampler
 
     config = setting.config
     policy = load_policy(
         model, device=choose_device(config.device), dtype=config.dtype, weights=config.weights, trust_remote_code=config.trust_remote_code
     )
     set_threads(config.threads, policy.model)
-    return policy
+    return with_sampler(policy, config.sampler, dtype=config.dtype, memory=config.vllm_memory)
 
 
 def _as_json(

@@ -4,6 +4,7 @@ The steps and their numbers follow the published algorithm; what the paper leave
 are too. Features come from the pass that scores old log-probs, so no forward is added.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -21,10 +22,19 @@ from tokencredit.credit.discriminator import (
     scope_coefficients,
     this_rank_only,
 )
+from tokencredit.credit.features import FeatureSource
 from tokencredit.credit.phases import ScopeIds, Temperature
 from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
-from tokencredit.credit.vectors import HeadVectors, TokenVectors, hidden_gradient_vectors, row_vectors
-from tokencredit.kernels import at_least_float32, token_logp
+from tokencredit.credit.swept import SweptBatch, is_swept, sweep_coefficients
+from tokencredit.credit.vectors import (
+    DenseVectors,
+    HeadVectors,
+    TokenVectors,
+    check_head_explains_logp,
+    hidden_gradient_vectors,
+    row_vectors,
+)
+from tokencredit.kernels import at_least_float32
 
 TemperatureMode = Literal["adaptive", "first-batch", "constant"]
 
@@ -43,28 +53,13 @@ def _token_vectors(features: TokenFeatures, options: DeltaOptions) -> TokenVecto
     logp, hidden, tokens, head, temperature = features
     if options.proxy == "row":
         return row_vectors(logp, hidden)
-    if tokens is None or head is None:
-        raise ValueError(f"proxy {options.proxy!r} needs tokens (the sampled ids) and head (the LM-head weight)")
-    if head.shape[1] != hidden.shape[-1]:
-        raise ValueError(f"head has width {head.shape[1]} but hidden has width {hidden.shape[-1]}; they must be the same")
+    assert tokens is not None
+    assert head is not None
     hidden, head = at_least_float32(hidden), at_least_float32(head)
-    _check_head_explains_logp(logp[:64], hidden[:64], tokens[:64], head, temperature)
+    check_head_explains_logp(logp[:64], hidden[:64], tokens[:64], head, temperature)
     if options.proxy == "hidden-gradient":
         return hidden_gradient_vectors(hidden, tokens, head, temperature=temperature, top_k=options.top_k)
     return HeadVectors(hidden, tokens, head, temperature)
-
-
-def _check_head_explains_logp(logp: Tensor, hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float) -> None:
-    """Families with a logit scale, soft-cap or head bias would be given wrong probabilities without a word."""
-    if not len(logp):
-        return
-    gap = float((token_logp(hidden @ head.T, tokens, temperature=temperature) - at_least_float32(logp)).abs().max())
-    # bf16 states move a log-prob by a few hundredths; a missing scale or bias moves it by far more.
-    if not gap < 0.25:
-        raise ValueError(
-            f"hidden and head give log-probs up to {gap:.3g} away from logp; this model does more than hidden x head "
-            "(a logit scale, soft-cap or bias), so use proxy 'row'"
-        )
 
 
 def _scope_of_rows(options: DeltaOptions, mask: Tensor, group: Tensor | None) -> Int[Tensor, " seq"]:
@@ -78,26 +73,36 @@ def _scope_of_rows(options: DeltaOptions, mask: Tensor, group: Tensor | None) ->
     return group
 
 
-def _check_shapes(logp: Tensor, hidden: Tensor, advantage: Tensor, mask: Tensor, group: Tensor | None) -> None:
-    if logp.shape != mask.shape or hidden.shape[:2] != mask.shape:
-        raise ValueError(
-            f"logp is {tuple(logp.shape)}, hidden {tuple(hidden.shape)} and mask {tuple(mask.shape)}; their first two axes must agree"
-        )
+def _check_shapes(logp: Tensor, hidden: Tensor | FeatureSource, advantage: Tensor, mask: Tensor, group: Tensor | None) -> None:
+    shape = (*mask.shape, hidden.width) if not isinstance(hidden, Tensor) else tuple(hidden.shape)
+    if logp.shape != mask.shape or shape[:2] != mask.shape:
+        raise ValueError(f"logp is {tuple(logp.shape)}, hidden {shape} and mask {tuple(mask.shape)}; their first two axes must agree")
+    if not isinstance(hidden, Tensor) and not mask.is_cuda and len(hidden) != int(mask.sum()):
+        raise ValueError(f"hidden holds {len(hidden)} tokens but mask {int(mask.sum())}; they must be the same")
     for name, rows in (("advantage", advantage), ("group", group)):
         if rows is not None and rows.shape != mask.shape[:1]:
             raise ValueError(f"{name} holds {rows.numel()} responses but mask holds {mask.shape[0]}; they must be the same")
 
 
+def _check_head(proxy: Proxy, width: int, tokens: Tensor | None, head: Tensor | None) -> None:
+    if proxy == "row":
+        return
+    if tokens is None or head is None:
+        raise ValueError(f"proxy {proxy!r} needs tokens (the sampled ids) and head (the LM-head weight)")
+    if head.shape[1] != width:
+        raise ValueError(f"head has width {head.shape[1]} but hidden has width {width}; they must be the same")
+
+
 class Discrimination(NamedTuple):
     coefficient: Float[Tensor, "seq tok"]
-    temperatures: list[Temperature]
+    temperatures: Sequence[Temperature]
     """Of every scope that had two sides."""
 
 
 @torch.no_grad()
 def discriminate(
     logp: Float[Tensor, "seq tok"],
-    hidden: Float[Tensor, "seq tok hid"],
+    hidden: Float[Tensor, "seq tok hid"] | FeatureSource,
     advantage: Float[Tensor, " seq"],
     mask: Bool[Tensor, "seq tok"],
     group: Int[Tensor, " seq"] | None,
@@ -107,16 +112,31 @@ def discriminate(
     head: Float[Tensor, "vocab hid"] | None,
     sampling_temperature: float,
 ) -> Discrimination:
-    """Run the discriminator over every scope; coefficients are 0 outside the mask."""
+    """Run the discriminator over every scope; coefficients are 0 outside the mask.
+
+    Features in half precision, on a GPU or from a source are swept where they are; float32 on the CPU is copied and worked on.
+    """
     options.check()
     _check_shapes(logp, hidden, advantage, mask, group)
     if tokens is not None and tokens.shape != mask.shape:
         raise ValueError(f"tokens is {tuple(tokens.shape)} but mask is {tuple(mask.shape)}; they must be the same")
-    features = TokenFeatures(logp[mask], hidden[mask], None if tokens is None else tokens[mask], head, sampling_temperature)
-    vectors = _token_vectors(features, options)
+    width = hidden.shape[-1] if isinstance(hidden, Tensor) else hidden.width
+    _check_head(options.proxy, width, tokens, head)
+    scope = _scope_of_rows(options, mask, group)
+    if is_swept(hidden) and options.score != "random":
+        most = {"batch": 1, "shard": options.shards, "group": len(mask)}[options.scope]
+        batch = SweptBatch(logp, hidden, advantage, mask, scope, most, tokens, head, sampling_temperature)
+        return Discrimination(*sweep_coefficients(batch, options))
+    if is_swept(hidden):
+        # Random scores ask of vectors only that there are as many as tokens.
+        vectors: TokenVectors = DenseVectors(logp.new_zeros(int(mask.sum()), 1))
+    else:
+        assert isinstance(hidden, Tensor)
+        features = TokenFeatures(logp[mask], hidden[mask], None if tokens is None else tokens[mask], head, sampling_temperature)
+        vectors = _token_vectors(features, options)
     row_of_token = mask.nonzero()[:, 0]
     token_advantage = advantage.double()[row_of_token]
-    token_scope = _scope_of_rows(options, mask, group)[row_of_token]
+    token_scope = scope[row_of_token]
     coefficient = torch.ones_like(token_advantage)
     temperatures: list[Temperature] = []
     for scope_id in options.reduce(ScopeIds().add(token_scope)).finish():
@@ -133,7 +153,7 @@ def discriminate(
 
 def delta_coefficients(
     logp: Float[Tensor, "seq tok"],
-    hidden: Float[Tensor, "seq tok hid"],
+    hidden: Float[Tensor, "seq tok hid"] | FeatureSource,
     advantage: Float[Tensor, " seq"],
     mask: Bool[Tensor, "seq tok"],
     group: Int[Tensor, " seq"] | None = None,
@@ -159,9 +179,10 @@ def delta_coefficients(
 ) -> Float[Tensor, "seq tok"]:
     """Per-token coefficients, mean 1 over the scope's tokens, no gradient, 0 outside the mask.
 
-    `hidden` is the LM head's input where each token is predicted. A scope in which either side has no mass gets 1
-    everywhere (our reading). `reduce` merges an accumulator over ranks; with it the result does not depend on how rows
-    lie on ranks (but for scope "shard", which means just that, and random scores: give each rank its own seed).
+    `hidden` is the LM head's input where each token is predicted, or a source of it for the valid tokens, row after row.
+    A scope in which either side has no mass gets 1 everywhere (our reading). `reduce` merges an accumulator over ranks;
+    with it the result does not depend on how rows lie on ranks (but for scope "shard", which means just that, and random
+    scores: give each rank its own seed).
     """
     options = DeltaOptions(
         lam_min=lam_min,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.credit.features import FeatureSource
 from tokencredit.types import Evidence, State
 
 
@@ -19,8 +20,8 @@ class CreditInputs(NamedTuple):
     seed: int
     temperature: float = 1.0
     """Of the sampler: log-probs are those of logits / temperature."""
-    hidden: Float[Tensor, "seq tok hid"] | None = None
-    """Input of the LM head at the position that predicts each token."""
+    hidden: Float[Tensor, "seq tok hid"] | FeatureSource | None = None
+    """Input of the LM head at the position that predicts each token: padded, or those of the mask one after another."""
     head: Float[Tensor, "vocab hid"] | None = None
     """LM-head weight."""
     score: Float[Tensor, " seq"] | None = None

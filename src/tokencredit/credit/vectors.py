@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels import at_least_float32
+from tokencredit.kernels import at_least_float32, token_logp
 
 
 @runtime_checkable
@@ -124,3 +124,16 @@ def hidden_gradient_vectors(
         mean_row = torch.einsum("tk,tkh->th", logit.softmax(-1), head[index])
         parts.append(head[tokens[run]] - mean_row)
     return DenseVectors(torch.cat(parts))
+
+
+def check_head_explains_logp(logp: Tensor, hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float) -> None:
+    """Families with a logit scale, soft-cap or head bias would be given wrong probabilities without a word."""
+    if not len(logp):
+        return
+    gap = float((token_logp(hidden @ head.T, tokens, temperature=temperature) - at_least_float32(logp)).abs().max())
+    # bf16 states move a log-prob by a few hundredths; a missing scale or bias moves it by far more.
+    if not gap < 0.25:
+        raise ValueError(
+            f"hidden and head give log-probs up to {gap:.3g} away from logp; this model does more than hidden x head "
+            "(a logit scale, soft-cap or bias), so use proxy 'row'"
+        )

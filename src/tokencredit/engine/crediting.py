@@ -139,7 +139,7 @@ class Crediting:
             entropy=evidence.entropy,
             seed=seed,
             temperature=self.temperature,
-            hidden=evidence.hidden,
+            hidden=evidence.hidden if evidence.features is None else evidence.features,
             head=facts.head,
             score=scored.score,
             end_tokens=facts.end_tokens,
@@ -182,7 +182,9 @@ class Crediting:
             correction=correction,
         )
 
-    def plan(self, credited: Credited, *, optimizer_steps: int, max_tokens: int, cost: Sequence[int], seed: int) -> StepPlan:
+    def plan(
+        self, credited: Credited, *, optimizer_steps: int, max_tokens: int, cost: Sequence[int], seed: int, packed: bool = False
+    ) -> StepPlan:
         """Dynamic sampling may come back with fewer groups than asked; then there are fewer optimizer steps, never empty ones."""
         rollouts = credited.rollouts
         groups = len(torch.unique(rollouts.group))
@@ -195,12 +197,13 @@ class Crediting:
             max_tokens=max_tokens,
             seed=seed,
             cost=cost,
+            packed=packed,
         )
 
 
 def own_part(inputs: CreditInputs, rows: Int[Tensor, " own"], ranks: Ranks) -> CreditInputs:
     """The rows of one rank, as wide as its hidden states, which are there already; draws differ between ranks."""
-    width = inputs.mask.shape[1] if inputs.hidden is None else inputs.hidden.shape[1]
+    width = inputs.hidden.shape[1] if isinstance(inputs.hidden, Tensor) else inputs.mask.shape[1]
     per_row = ("advantage", "mask", "group", "tokens", "logp", "entropy", "score", "edited", "prefix_value")
     own = {name: value[rows] for name in per_row if (value := getattr(inputs, name)) is not None}
     own = {name: value if value.dim() == 1 else value[:, :width] for name, value in own.items()}

@@ -35,7 +35,7 @@ class GatheredBatch(NamedTuple):
 
     def without_hidden(self) -> "GatheredBatch":
         """Hidden states are the largest part of a batch, and nobody needs them once the credit is assigned."""
-        return self._replace(evidence=self.evidence._replace(hidden=None))
+        return self._replace(evidence=self.evidence._replace(hidden=None, features=None))
 
 
 class PlannedBatch(NamedTuple):

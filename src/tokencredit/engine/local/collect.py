@@ -149,7 +149,7 @@ def _mixed_only(batch: GradedBatch) -> GradedBatch:
     spread = group_statistics(batch.score, batch.rollouts.group).std > 0
     kept = [group for group in range(len(batch.problems)) if bool(spread[batch.rollouts.group == group].any())]
     rows = torch.isin(batch.rollouts.group, torch.tensor(kept, device=spread.device)).nonzero()[:, 0]
-    logp, entropy, hidden = batch.evidence
+    logp, entropy, hidden, _ = batch.evidence
     return batch._replace(
         problems=[batch.problems[group] for group in kept],
         rollouts=batch.rollouts.select(rows),

@@ -31,7 +31,8 @@ class _Turn(NamedTuple):
 
 def _turns(drawn: Sampled) -> Iterator[_Turn]:
     read, ended = on_cpu(drawn.rollouts), drawn.rollouts.finished.tolist()
-    seen = [value for value in drawn.evidence if value is not None]
+    logp, entropy, hidden, _ = drawn.evidence
+    seen = [value for value in (logp, entropy, hidden) if value is not None]
     for row, tokens in enumerate(read.tokens):
         yield _Turn(tokens[read.mask[row]].tolist(), tuple(value[row] for value in seen), ended[row])
 

@@ -85,9 +85,9 @@ def peak_memory() -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB of the process"
 
 
-def recut(step: PlannedStep, cost: list[int], *, max_tokens: int) -> PlannedStep:
+def recut(step: PlannedStep, cost: list[int], *, max_tokens: int, packed: bool = False) -> PlannedStep:
     """The same rows in smaller micro-batches, longest first; scales go with their rows."""
-    micro_batches = cut_micro_batches(step.rows, cost, max_tokens=max_tokens)
+    micro_batches = cut_micro_batches(step.rows, cost, max_tokens=max_tokens, packed=packed)
     scale = None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
     rows = [row for micro in micro_batches for row in micro]
     return replace(step, micro_batches=micro_batches, credit_scale=None if scale is None else tuple(scale[row] for row in rows))

@@ -1,13 +1,19 @@
 """The stages as the local engine runs them: who scores tokens, and how much fits into a pass."""
 
+from collections.abc import Callable
+from functools import partial
+
 from transformers import PreTrainedModel
 
+from tokencredit.batching.micro import pass_tokens
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import Crediting, ModelFacts
 from tokencredit.engine.local.memory import Tell, silent, with_half_on_failure
+from tokencredit.engine.local.passes import choose_passes, feature_room
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, head_weight, row_cost
+from tokencredit.probe.packed_evidence import gather_packed_evidence
 from tokencredit.types import Credited, Rollouts, StepPlan
 
 
@@ -35,26 +41,38 @@ class Pipeline(Crediting):
     def keeps_hidden_while_sampling(self) -> bool:
         return self.keeps_hidden and not self.scores_in_a_pass
 
-    def score_tokens(self, model: PreTrainedModel, rollouts: Rollouts, *, keep_hidden: bool, tell: Tell = silent) -> TokenEvidence:
-        """Log-prob, entropy, and hidden states where asked for, in one pass."""
+    def score_tokens(
+        self,
+        model: PreTrainedModel,
+        rollouts: Rollouts,
+        *,
+        keep_hidden: bool,
+        tell: Tell = silent,
+        forget: Callable[[], None] = lambda: None,
+    ) -> TokenEvidence:
+        """Log-prob, entropy, and hidden states where asked for, in one pass; `forget` gives memory back where there is too little."""
+
+        passes = choose_passes(self.config, model)
+        gather = partial(gather_packed_evidence, room=feature_room(self.config)) if passes.packed else gather_evidence
 
         def score(tokens: int) -> TokenEvidence:
-            return gather_evidence(
-                model, rollouts, temperature=self.temperature, max_tokens=tokens, keep_hidden=keep_hidden, dtype=self.config.dtype
-            )
+            with passes.beginning(model):
+                return gather(
+                    model, rollouts, temperature=self.temperature, max_tokens=tokens, keep_hidden=keep_hidden, dtype=self.config.dtype
+                )
 
         cost = row_cost(rollouts)
         longest = max(cost, default=1)
         # What the largest pass really takes, so that half of it is less.
-        budget = min(self.config.optimizer.max_tokens, len(cost) * longest)
-        return with_half_on_failure(score, budget=budget, longest=longest, doing="scoring tokens", tell=tell, forget=lambda: None)
+        budget = min(self.config.optimizer.max_tokens, pass_tokens(range(len(cost)), cost, packed=passes.packed))
+        return with_half_on_failure(score, budget=budget, longest=longest, doing="scoring tokens", tell=tell, forget=forget)
 
     def check_budget(self, rollouts: Rollouts) -> None:
         longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens
         if longest > budget:
             raise ConfigError(f"optimizer.max_tokens is {budget} but a response with its prompt takes {longest} tokens; give at least that")
 
-    def plan_steps(self, credited: Credited, *, seed: int) -> StepPlan:
+    def plan_steps(self, credited: Credited, *, seed: int, packed: bool = False) -> StepPlan:
         chosen = self.config.optimizer
         return self.plan(
             credited,
@@ -62,6 +80,7 @@ class Pipeline(Crediting):
             max_tokens=chosen.max_tokens,
             cost=row_cost(credited.rollouts),
             seed=seed,
+            packed=packed,
         )
 
 

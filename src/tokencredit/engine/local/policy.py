@@ -33,6 +33,11 @@ class Policy:
     def device(self) -> torch.device:
         return self.model.device
 
+    def release(self) -> None:
+        """Memory that the sampler keeps for the next time."""
+        if self.sampler is not None:
+            self.sampler.release()
+
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 

@@ -108,7 +108,7 @@ def _with_hidden(stepper: Stepper, config: TrainConfig, gathered: GatheredBatch)
     if not stepper.pipeline.keeps_hidden:
         return gathered
     found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=True)
-    return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden))
+    return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden, features=found.features))
 
 
 def _score_again(stepper: Stepper, gathered: GatheredBatch) -> str:

@@ -30,6 +30,10 @@ class Sampler(Protocol):
         dtype: str,
     ) -> "Sampled": ...
 
+    def release(self) -> None:
+        """Give back the memory that is only kept to be faster the next time."""
+        ...
+
 
 def with_sampler(policy: "Policy", name: SamplerName, *, dtype: str, memory: float = 0.4) -> "Policy":
     """The policy with the sampler asked for; auto takes the fast one on a GPU in bfloat16, where it knows the model."""

@@ -24,11 +24,13 @@ from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.memory import Tell, silent
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.engine.local.optimizer import make_optimizer
+from tokencredit.engine.local.passes import choose_passes
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.recompute import recomputable_layers
 from tokencredit.engine.local.reward_parts import bonus, part_means
+from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
@@ -98,7 +100,8 @@ class Stepper:
         if config.kl.beta > 0:
             self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
         self.task: Task = TASKS[config.task.type](**knobs(config.task)) if task is None else task
-        self.policy = prompted(self.policy, config, self.task)
+        self.policy = with_sampler(prompted(self.policy, config, self.task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
+        choose_passes(config, self.policy.model)
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
 
@@ -114,7 +117,7 @@ class Stepper:
 
         def score(rollouts: Rollouts) -> TokenEvidence:
             pipeline.check_budget(rollouts)
-            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell)
+            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell, forget=policy.release)
 
         batch = collect(
             policy,
@@ -178,7 +181,8 @@ class Stepper:
                 sampled=gathered.sampled,
             )
         with watch.stage("plan"):
-            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number))
+            packed = choose_passes(self.config, self.policy.model).packed
+            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number), packed=packed)
         return PlannedBatch(gathered.without_hidden(), credited, plan, state)
 
     def take(
@@ -272,6 +276,7 @@ def update(
             gradient_clip=config.optimizer.gradient_clip,
             dtype=config.dtype,
             recompute=config.optimizer.gradient_checkpointing,
+            passes=choose_passes(config, policy.model),
             seed=seed,
             watch=None if microscope is None else microscope.watch,
             taken=taken,

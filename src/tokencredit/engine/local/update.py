@@ -3,15 +3,18 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple, TypedDict
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tokencredit.batching.micro import pass_tokens
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
 from tokencredit.engine.local.memory import Tell, recut, silent, with_half_on_failure
+from tokencredit.engine.local.passes import PADDED, Passes
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.recompute import recomputing
 from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
@@ -21,7 +24,9 @@ from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.probe.forward import precision, response_extent, response_logits, row_cost
+from tokencredit.probe.forward import precision, response_logits, row_cost
+from tokencredit.probe.packed import packed_scores
+from tokencredit.probe.packed_evidence import HostRows, on_host
 from tokencredit.probe.trained import trained_parameters
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
@@ -29,22 +34,34 @@ from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 class _Passed(NamedTuple):
     """A micro-batch with what goes through the model."""
 
-    prompts: list[tuple[int, ...]]
+    rows: HostRows
     tokens: Tensor
     batch: MicroBatch
 
 
-def _gather(credited: Credited, step: PlannedStep, rows: tuple[int, ...], built: AggregatedObjective, seed: int) -> _Passed:
-    rollouts = credited.rollouts
-    index = torch.tensor(rows, device=rollouts.tokens.device)
-    width = max(1, int(response_extent(rollouts.mask[index]).max()))
-    batch = gather_rows(credited, step, index, built, width=width, seed=seed)
-    return _Passed([rollouts.prompts[row] for row in rows], rollouts.tokens[index, :width], batch)
+class _Gatherer(NamedTuple):
+    """What micro-batches of one optimizer step are made of."""
+
+    credited: Credited
+    host: HostRows
+    """So that a width is known without waiting for the device."""
+    step: PlannedStep
+    built: AggregatedObjective
+    seed: int
+
+    def __call__(self, rows: tuple[int, ...]) -> _Passed:
+        part, rollouts = self.host.cut(rows), self.credited.rollouts
+        index, width = torch.tensor(rows, device=rollouts.tokens.device), part.tokens.shape[1]
+        batch = gather_rows(self.credited, self.step, index, self.built, width=width, seed=self.seed)
+        return _Passed(part, rollouts.tokens[index, :width], batch)
 
 
-def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str) -> Tensor:
-    with precision(policy.model, dtype):
-        logits = response_logits(policy.model, batch.prompts, batch.tokens).logits
+def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str, passes: Passes, recompute: bool = False) -> Tensor:
+    model, (prompts, tokens, mask, *_) = policy.model, batch.rows
+    with precision(model, dtype), passes.beginning(model), recomputing(model) if recompute else nullcontext():
+        if passes.packed:
+            return packed_scores(model, prompts, tokens, mask, temperature=temperature).logp
+        logits = response_logits(model, prompts, batch.tokens).logits
     return token_logp(logits, batch.tokens, temperature=temperature)
 
 
@@ -78,6 +95,7 @@ def accumulate_gradient(
     temperature: float,
     dtype: str = "float32",
     recompute: bool = False,
+    passes: Passes = PADDED,
     seed: int = 0,
     only: Tensor | None = None,
 ) -> StepGradient:
@@ -87,14 +105,14 @@ def accumulate_gradient(
     the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
     With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
     """
-    every = (_gather(credited, step, rows, built, seed) for rows in step.micro_batches)
-    scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype)) for passed in every)
+    gather = _Gatherer(credited, on_host(credited.rollouts), step, built, seed)
+    every = (gather(rows) for rows in step.micro_batches)
+    scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype, passes)) for passed in every)
     statistic = step_statistic(built.objective, scored)
     shares: list[_Share] = []
     for rows in _rows_that_matter(credited, step, built, only):
-        passed = _gather(credited, step, rows, built, seed)
-        with recomputing(policy.model) if recompute else nullcontext():
-            logp = _logp(policy, passed, temperature, dtype)
+        passed = gather(rows)
+        logp = _logp(policy, passed, temperature, dtype, passes, recompute)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
         kappa, loss = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
@@ -144,7 +162,8 @@ def step_kappa(
     credited: Credited, step: PlannedStep, built: AggregatedObjective, logp: Float[Tensor, "seq tok"], *, seed: int = 0
 ) -> Float[Tensor, "seq tok"]:
     """The kappa that one optimizer step would send back at these log-probs; 0 for responses outside it."""
-    batches = [_gather(credited, step, rows, built, seed).batch for rows in step.micro_batches]
+    gather = _Gatherer(credited, on_host(credited.rollouts), step, built, seed)
+    batches = [gather(rows).batch for rows in step.micro_batches]
 
     def known(inputs: TokenInputs) -> TokenInputs:
         return inputs._replace(logp=logp[inputs.row, : inputs.mask.shape[1]].to(inputs.old_logp))
@@ -181,6 +200,7 @@ class _Knobs(TypedDict):
     temperature: float
     dtype: str
     recompute: bool
+    passes: Passes
 
 
 def _nobody_asks() -> bool:
@@ -198,6 +218,7 @@ def run_plan(
     gradient_clip: float,
     dtype: str = "float32",
     recompute: bool = False,
+    passes: Passes = PADDED,
     seed: int = 0,
     watch: Callable[[int, float], None] | None = None,
     taken: list[TakenStep] | None = None,
@@ -211,24 +232,24 @@ def run_plan(
     """
     taken = [] if taken is None else taken
     cost = row_cost(credited.rollouts)
-    knobs = _Knobs(temperature=temperature, dtype=dtype, recompute=recompute)
+    knobs = _Knobs(temperature=temperature, dtype=dtype, recompute=recompute, passes=passes)
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number in range(len(taken), len(plan.steps)):
         step = plan.steps[number]
         longest = max((cost[row] for row in step.rows), default=1)
-        budget = max((len(rows) * max(cost[row] for row in rows) for rows in step.micro_batches), default=1)
+        budget = max((pass_tokens(rows, cost, packed=passes.packed) for rows in step.micro_batches), default=1)
 
         def gradient_of(
             tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget
         ) -> tuple[PlannedStep, StepGradient]:
             optimizer.zero_grad(set_to_none=True)
-            cut = step if tokens == budget else recut(step, cost, max_tokens=tokens)
+            cut = step if tokens == budget else recut(step, cost, max_tokens=tokens, packed=passes.packed)
             return cut, accumulate_gradient(policy, credited, cut, built, **knobs, seed=step_seed(seed, number))
 
         where = f"optimizer step {number + 1} of {len(plan.steps)}"
         try:
             cut, gradient = with_half_on_failure(
-                gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=optimizer.zero_grad
+                gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=partial(_forget, policy, optimizer)
             )
             norm = float(torch.nn.utils.clip_grad_norm_(trained_parameters(policy.model).values(), gradient_clip))
             if not math.isfinite(norm):
@@ -243,6 +264,11 @@ def run_plan(
         if stop_asked():
             break
     return as_result(taken)
+
+
+def _forget(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    policy.release()
 
 
 def _bad_gradient(

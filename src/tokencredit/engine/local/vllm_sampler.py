@@ -86,6 +86,9 @@ class VllmSampler:
         answered = self._engine.generate([{"prompt_token_ids": row} for row in rows], asked, use_tqdm=False)
         return _as_sampled(policy, prompts, group_size, [_read(policy, request.outputs[0]) for request in answered])
 
+    def release(self) -> None:
+        """What vLLM took it keeps: a share of the GPU that was set apart for it."""
+
     def _give_weights(self, policy: Policy) -> None:
         """Every write to a tensor raises its version; equal versions of one model are equal weights."""
         versions = tuple(parameter._version for parameter in policy.model.parameters())

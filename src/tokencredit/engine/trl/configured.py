@@ -39,8 +39,9 @@ def refuse(config: TrainConfig) -> None:
         raise ConfigError("optimizer.gradient_checkpointing is true, but only the local engine computes passes again; set it to false")
     if config.scoring == "sampler":
         raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
-    if config.sampler != "auto" or config.passes != "auto":
-        raise ConfigError(f"sampler is {config.sampler!r} and passes is {config.passes!r}, but TRL samples and scores itself; use 'auto'")
+    for name in ("sampler", "passes", "compile", "features"):
+        if (asked := getattr(config, name)) != "auto":
+            raise ConfigError(f"{name} is {asked!r}, but TRL samples and passes rows through the model itself; use 'auto'")
     if config.source != "policy":
         raise ConfigError(f"source is {config.source!r}, but TRL samples from the policy; use the local engine for a warm start")
     if config.sampling.stop:

@@ -1,0 +1,161 @@
+"""Clocks that wait for the device, contenders that take turns, and the memory a call needs."""
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from tokencredit.engine.local.memory import is_out_of_memory
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.errors import GuardError
+
+Call = Callable[[], object]
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class WaitingStopwatch(Stopwatch):
+    """Waits for the device at the end of a stage, so that each is charged what it started."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        with super().stage(name):
+            yield
+            wait(self.device)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A collection of garbage falls on whoever happens to be measured."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def seconds(call: Call, device: torch.device, *, calls: int = 1) -> float:
+    """Of one call, as the mean over `calls` of them."""
+    wait(device)
+    with _nothing_collected():
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wait(device)
+        return (time.perf_counter() - began) / calls
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch has compiled so far; a measured call must not add to them."""
+    known = sys.modules.get("torch._dynamo.utils")
+    return 0 if known is None else int(known.counters["stats"]["unique_graphs"])
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": median(values), "low": min(values), "high": max(values)}
+
+
+def ratios(one: list[float], other: list[float]) -> dict[str, float]:
+    """Of each turn: how many times as much `one` took as `other` did beside it."""
+    return spread([mine / theirs for mine, theirs in zip(one, other, strict=True)])
+
+
+def in_turns(
+    contenders: Mapping[str, Call],
+    device: torch.device,
+    *,
+    repeats: int,
+    warm_up: int = 1,
+    calls: int = 1,
+    after: Callable[[str], None] = lambda _: None,
+) -> dict[str, list[float]]:
+    """Seconds per call of each, one of each in turn, so that a slow spell of the machine falls on all of them.
+
+    `after` is told the name of each contender that has had its turn.
+    """
+    for _ in range(warm_up):
+        for call in contenders.values():
+            call()
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, call in contenders.items():
+            taken[name].append(seconds(call, device, calls=calls))
+            after(name)
+    return taken
+
+
+def enough_calls(call: Call, device: torch.device, *, at_least: float = 0.02, most: int = 50) -> int:
+    """How many calls make a measurement that is long beside the clock's own cost."""
+    call()
+    return max(1, min(most, round(at_least / max(seconds(call, device), 1e-6))))
+
+
+def free(device: torch.device) -> None:
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def peak_bytes(call: Call, device: torch.device, *, before: int = 0) -> int | None:
+    """Most memory that was in use during the call, less `before`; None where nobody counts it."""
+    if device.type != "cuda":
+        call()
+        return None
+    wait(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    wait(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def ran_out(problem: Exception) -> bool:
+    """Of memory: raised by torch, or by the engine once half of a pass did not fit either."""
+    return is_out_of_memory(problem) or (isinstance(problem, GuardError) and "out of memory" in str(problem))
+
+
+class Tried(NamedTuple):
+    """One setting of a contender: what a call took, or why it could not."""
+
+    seconds: float | None
+    peak: int | None
+    why_not: str | None = None
+    first: float | None = None
+    """Seconds of the first call, which compiles and allocates."""
+
+
+def try_once(make: Callable[[], Call], device: torch.device) -> Tried:
+    """Built, warmed up, timed and thrown away; a setting that does not fit into memory is told, not raised."""
+    free(device)
+    before = allocated(device)
+    call: Call | None = None
+    try:
+        call = make()
+        first = seconds(call, device)
+        taken: list[float] = []
+        peak = peak_bytes(lambda made=call: taken.append(seconds(made, device)), device, before=before)
+        return Tried(taken[0], peak, first=first)
+    except Exception as problem:
+        if not ran_out(problem):
+            raise
+        return Tried(None, None, "out of memory")
+    finally:
+        del call
+        free(device)

@@ -1,0 +1,162 @@
+"""Which models the decode step can run, and where their weights are. Whatever is not known to fit is refused, with the reason."""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+MODELS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+"""RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; query-key norms and biases where there are any."""
+STEADY_ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Angles that do not depend on how long the text is."""
+HEAD_SIZES = (32, 64, 128, 256)
+MOST_QUERY_HEADS = 64
+"""Of one key-value head."""
+
+
+class Layer(NamedTuple):
+    input_norm: Tensor
+    qkv: tuple[Tensor, Tensor, Tensor]
+    biases: tuple[Tensor, Tensor, Tensor] | None
+    head_norms: tuple[Tensor, Tensor] | None
+    out: Tensor
+    mlp_norm: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class Anatomy(NamedTuple):
+    layers: tuple[Layer, ...]
+    embeddings: Tensor
+    final_norm: Tensor
+    head: Tensor
+    rotary: torch.nn.Module
+    eps: float
+    scale: float
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def hidden(self) -> int:
+        return self.embeddings.shape[1]
+
+    @property
+    def vocabulary(self) -> int:
+        return self.head.shape[0]
+
+    @property
+    def q_width(self) -> int:
+        return self.layers[0].qkv[0].shape[0]
+
+    @property
+    def next_norms(self) -> tuple[Tensor, ...]:
+        """Of each layer, the norm that reads what it leaves."""
+        return (*(layer.input_norm for layer in self.layers[1:]), self.final_norm)
+
+    @property
+    def ffn(self) -> int:
+        return self.layers[0].gate.shape[0]
+
+
+def why_not_model(model: PreTrainedModel) -> str | None:
+    """Why the decode step cannot run this model; None: it can."""
+    kind = type(model)
+    if kind.__name__ not in MODELS or not kind.__module__.startswith("transformers.models."):
+        return f"{kind.__name__} is not one of {', '.join(sorted(MODELS))}"
+    config: Any = model.config
+    if getattr(config, "hidden_act", None) != "silu":
+        return f"its activation is {config.hidden_act!r}, not 'silu'"
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return "some of its layers do not attend to the whole text"
+    if kind.__name__ == "MistralForCausalLM" and config.sliding_window is not None:
+        return f"it attends to a window of {config.sliding_window} tokens"
+    body: Any = model.model
+    if body.rotary_emb.rope_type not in STEADY_ROTARY:
+        return f"its rotary positions are {body.rotary_emb.rope_type!r}, which depend on the length"
+    odd = next(_odd_parts(cast(Any, model)), None)
+    return odd or _why_not_shape(anatomy(model))
+
+
+def _odd_parts(model: Any) -> Iterator[str]:
+    norm = type(model.model.norm)
+    for layer in model.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        biased = (attention.q_proj, attention.k_proj, attention.v_proj)
+        plain = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        for part in (*biased, *plain):
+            # An adapter, a quantised matrix: not what `weight` says.
+            if type(part) is not torch.nn.Linear:
+                yield f"a linear layer is a {type(part).__name__}, which has more than a weight"
+        if any(part.bias is not None for part in plain):
+            yield "its output or MLP matrices have biases"
+        if len({part.bias is None for part in biased}) != 1:
+            yield "some of its query, key and value matrices have biases and some have none"
+        if {type(layer.input_layernorm), type(layer.post_attention_layernorm)} != {norm}:
+            yield "its norms are of several kinds"
+    if type(model.lm_head) is not torch.nn.Linear or model.lm_head.bias is not None:
+        yield "its LM head is more than a matrix"
+    if type(model.model.embed_tokens) is not torch.nn.Embedding:
+        yield f"its embeddings are a {type(model.model.embed_tokens).__name__}"
+    if any(not parameter.is_contiguous() or parameter.dtype != model.dtype for parameter in model.parameters()):
+        yield "its weights are of several types or not contiguous"
+
+
+def _why_not_shape(body: Anatomy) -> str | None:
+    cos, _ = body.rotary(body.embeddings, torch.zeros(1, 1, dtype=torch.long, device=body.embeddings.device))
+    return None if cos.shape[-1] == body.head_dim else f"only {cos.shape[-1]} of the {body.head_dim} places of a head are rotated"
+
+
+def why_not_kernels(body: Anatomy, compute: torch.dtype) -> str | None:
+    """Why the Triton kernels cannot run it, though the plain ones can."""
+    if body.embeddings.device.type != "cuda":
+        return "the model is not on a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if compute not in (torch.bfloat16, torch.float32):
+        return f"it computes in {compute}; bfloat16 and float32 are known"
+    if body.head_dim not in HEAD_SIZES:
+        return f"its heads have {body.head_dim} places; {', '.join(map(str, HEAD_SIZES))} are known"
+    if body.q_width // (body.kv_heads * body.head_dim) > MOST_QUERY_HEADS:
+        return f"more than {MOST_QUERY_HEADS} query heads share a key"
+    return None
+
+
+def anatomy(model: PreTrainedModel) -> Anatomy:
+    """Where the weights of a model are for which `why_not_model` found nothing."""
+    whole: Any = model
+    body = whole.model
+    attention = body.layers[0].self_attn
+    head_dim = int(attention.head_dim)
+    return Anatomy(
+        layers=tuple(map(_layer, body.layers)),
+        embeddings=body.embed_tokens.weight.detach(),
+        final_norm=body.norm.weight.detach(),
+        head=whole.lm_head.weight.detach(),
+        rotary=body.rotary_emb,
+        eps=float(body.norm.variance_epsilon),
+        scale=float(attention.scaling),
+        kv_heads=attention.k_proj.weight.shape[0] // head_dim,
+        head_dim=head_dim,
+    )
+
+
+def _layer(layer: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    normed = hasattr(attention, "q_norm")
+    q, k, v = (part.weight.detach() for part in projections)
+    return Layer(
+        input_norm=layer.input_layernorm.weight.detach(),
+        qkv=(q, k, v),
+        biases=None if attention.q_proj.bias is None else tuple(part.bias.detach() for part in projections),
+        head_norms=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
+        out=attention.o_proj.weight.detach(),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate=mlp.gate_proj.weight.detach(),
+        up=mlp.up_proj.weight.detach(),
+        down=mlp.down_proj.weight.detach(),
+    )

@@ -1,0 +1,130 @@
+"""Every tensor a decode step touches, allocated once, so that captured steps stay valid from call to call."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokencredit.engine.local.decode.family import Anatomy
+from tokencredit.kernels import at_least_float32
+from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, Keys, Knobs, Rotary, Slots, Statistics, Written, blocks, square_tile
+
+LONGER_BY = 64
+"""Prompts differ in length from step to step; room for them is rounded up to this."""
+MOST_ENDS = 16
+
+
+class Room(NamedTuple):
+    """How much fits: different prompts and their longest, rows and their longest."""
+
+    prompts: int
+    prompt_tokens: int
+    rows: int
+    new_tokens: int
+    keeps_hidden: bool = False
+
+    def holds(self, asked: "Room") -> bool:
+        return all(have >= want for have, want in zip(self, asked, strict=True))
+
+    def rounded(self) -> "Room":
+        return self._replace(prompt_tokens=blocks(self.prompt_tokens, LONGER_BY) * LONGER_BY, rows=blocks(self.rows, 8) * 8)
+
+    def over(self, other: "Room") -> "Room":
+        """Room for either."""
+        *sizes, _ = (max(pair) for pair in zip(self, other, strict=True))
+        return Room(*sizes, keeps_hidden=self.keeps_hidden or other.keeps_hidden)
+
+
+def bytes_a_key(body: Anatomy, compute: torch.dtype) -> int:
+    """Keys and values of one token in all layers."""
+    return 2 * len(body.layers) * body.kv_heads * body.head_dim * compute.itemsize
+
+
+def bytes_for(body: Anatomy, compute: torch.dtype, room: Room) -> int:
+    """Memory of a workspace but for small change."""
+    keys = bytes_a_key(body, compute) * (room.prompts * room.prompt_tokens + room.rows * room.new_tokens)
+    states = room.rows * room.new_tokens * body.hidden * 4 if room.keeps_hidden else 0
+    return keys + states + room.rows * body.vocabulary * 4
+
+
+class Workspace:
+    def __init__(self, body: Anatomy, room: Room, compute: torch.dtype) -> None:
+        stream, device = body.embeddings.dtype, body.embeddings.device
+        self.room = room
+        layers, slots = len(body.layers), room.rows
+        exact = at_least_float32(torch.zeros(0, dtype=compute)).dtype
+
+        def empty(*shape: int, dtype: torch.dtype = compute) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.prompt_k, self.prompt_v = (empty(layers, room.prompts, body.kv_heads, room.prompt_tokens, body.head_dim) for _ in range(2))
+        self.own_k, self.own_v = (empty(layers, room.rows, body.kv_heads, room.new_tokens, body.head_dim) for _ in range(2))
+        self.prompt_length = empty(room.prompts, dtype=torch.int32)
+        self.x = empty(slots, body.hidden, dtype=stream)
+        self.squares = empty(slots, blocks(body.hidden, square_tile(body.hidden)), dtype=exact)
+        self.weighted = empty(slots, body.hidden)
+        self.qkv = empty(slots, body.q_width + 2 * body.kv_heads * body.head_dim)
+        self.attended = empty(slots, body.q_width)
+        self.active = empty(slots, body.ffn)
+        self.normed = empty(slots, body.hidden)
+        self.logits = empty(slots, body.vocabulary, dtype=exact)
+        count = blocks(body.vocabulary, VOCABULARY_BLOCK)
+        self.statistics = Statistics(*(empty(slots, count, dtype=exact) for _ in range(3)))
+        self.slots = Slots(*(empty(slots, dtype=torch.int32) for _ in range(3)))
+        self.written = Written(
+            tokens=empty(room.rows, room.new_tokens, dtype=torch.long),
+            logp=empty(room.rows, room.new_tokens, dtype=exact),
+            entropy=empty(room.rows, room.new_tokens, dtype=exact),
+            length=empty(room.rows, dtype=torch.int32),
+            ended=empty(room.rows, dtype=torch.int32),
+            bad=empty(room.rows, dtype=torch.int32),
+        )
+        self.knobs = Knobs(
+            temperature=empty(1, dtype=exact),
+            greedy=empty(1, dtype=torch.int32),
+            seed=empty(1, dtype=torch.long),
+            first_row=empty(1, dtype=torch.int32),
+            ends=empty(MOST_ENDS, dtype=torch.long),
+        )
+        self.kept = empty(room.rows, room.new_tokens, body.hidden, dtype=exact) if room.keeps_hidden else None
+        self.rotary = _rotary(body, room.prompt_tokens + room.new_tokens)
+
+    def keys(self, layer: int) -> Keys:
+        return Keys(self.prompt_k[layer], self.prompt_v[layer], self.own_k[layer], self.own_v[layer], self.prompt_length)
+
+    def seat(self, prompt_of_row: Sequence[int]) -> None:
+        """Every row in the slot of its number, nobody behind them, nothing written."""
+        rows, device = len(prompt_of_row), self.x.device
+        for tensor in self.written:
+            tensor.zero_()
+        self.slots.row.fill_(-1)
+        self.slots.prompt.zero_()
+        self.slots.position.zero_()
+        self.slots.row[:rows] = torch.arange(rows, dtype=torch.int32, device=device)
+        self.slots.prompt[:rows] = torch.tensor(prompt_of_row, dtype=torch.int32, device=device)
+
+    def set_knobs(self, *, temperature: float, greedy: bool, seed: int, first_row: int, ends: Sequence[int]) -> None:
+        self.knobs.temperature.fill_(temperature)
+        self.knobs.greedy.fill_(int(greedy))
+        self.knobs.seed.fill_(seed % 2**63)
+        self.knobs.first_row.fill_(first_row)
+        self.knobs.ends.copy_(torch.tensor([*ends, *[-1] * (MOST_ENDS - len(ends))]))
+
+    def gather(self, slots: int) -> None:
+        """The rows that go on into the first `slots` slots, in their order. Who is read from where is decided on the device."""
+        rows = self.slots.row.long()
+        gone = (rows < 0) | (self.written.ended[rows.clamp(min=0)] != 0)
+        order = gone.int().sort(stable=True).indices[:slots]
+        for tensor in (*self.slots, self.x, self.squares, self.weighted):
+            tensor[:slots] = tensor[order]
+        self.slots.row[slots:] = -1
+
+
+def _rotary(body: Anatomy, places: int) -> Rotary:
+    """The model's own angles; under bfloat16 weights it rounds them, and so they are here."""
+    positions = torch.arange(places, device=body.embeddings.device)[None]
+    cos, sin = (
+        at_least_float32(table[0, :, : body.head_dim // 2]).contiguous() for table in body.rotary(body.embeddings[:1, None], positions)
+    )
+    return Rotary(cos, sin)

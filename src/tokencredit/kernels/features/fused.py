@@ -1,0 +1,34 @@
+"""Where the Triton kernels serve: on CUDA, if Triton is there, for features of at most float32."""
+
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    if find_spec("triton") is None:
+        return None
+    from tokencredit.kernels.features import sweeps
+
+    return sweeps
+
+
+def fused(tensor: Tensor, *, doubles: bool = False) -> ModuleType | None:
+    """The module with the kernels, or None where the plain twin must do; `doubles` says that float64 is served too."""
+    return _kernels() if tensor.is_cuda and (doubles or tensor.dtype != torch.float64) else None
+
+
+@cache
+def _scoring() -> tuple[ModuleType, ModuleType]:
+    from tokencredit.kernels.features import rows, scores
+
+    return rows, scores
+
+
+def fused_scoring(tensor: Tensor) -> tuple[ModuleType, ModuleType] | None:
+    """The modules `rows` and `scores`, where they serve."""
+    return _scoring() if fused(tensor) is not None else None

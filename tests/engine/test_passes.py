@@ -1,0 +1,138 @@
+"""Packed passes in training: the same evidence, plan, gradient and credit as padded ones, wherever hidden states wait."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.runs import small_config, stepper_of
+from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
+from tokencredit.build import build_objective
+from tokencredit.compose import resolve
+from tokencredit.config import TrainConfig
+from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
+from tokencredit.engine.crediting import StageState
+from tokencredit.engine.local.passes import PADDED, Passes, choose_passes
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.engine.local.update import accumulate_gradient
+from tokencredit.errors import ConfigError
+from tokencredit.probe.forward import TokenEvidence, gather_evidence
+from tokencredit.probe.packed_evidence import FeatureRoom, gather_packed_evidence
+from tokencredit.types import Rollouts
+
+SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
+
+
+def gradient(policy: Policy, name: str, passes: Passes, *, recompute: bool = False) -> dict[str, Tensor]:
+    rollouts = made_up_rollouts()
+    credited = made_up_credit(rollouts)
+    plan = plan_for(credited, optimizer_steps=1)
+    policy.model.zero_grad(set_to_none=True)
+    built = build_objective(resolve([{"recipe": name}]), max_length=CONSTANT)
+    found = accumulate_gradient(policy, credited, plan.steps[0], built, temperature=0.7, passes=passes, recompute=recompute)
+    told = {"numbers": torch.tensor([found.loss, found.silenced_share, found.ratio_mean])}
+    return told | {name: parameter.grad for name, parameter in policy.model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["dapo", "gspo", "dfpo"])
+def test_the_gradient_of_an_optimizer_step_is_that_of_padded_passes(name: str, recompute: bool) -> None:
+    policy = tiny_policy()
+    padded = gradient(policy, name, PADDED)
+    packed = gradient(policy, name, Passes(packed=True), recompute=recompute)
+    assert padded["numbers"].abs().max() > 1e-3
+    assert padded.keys() == packed.keys()
+    for part, value in padded.items():
+        # Norms of the model work in float32 whatever it is in.
+        assert torch.allclose(packed[part], value, rtol=1e-5, atol=1e-8), part
+
+
+def features(evidence: TokenEvidence) -> Tensor:
+    assert evidence.features is not None
+    found = torch.zeros(len(evidence.features), evidence.features.width, dtype=torch.float64)
+    for number, chunk in evidence.features.chunks():
+        found[evidence.features.runs[number]] = chunk
+    return found
+
+
+@pytest.mark.parametrize(
+    ("room", "kind"),
+    [
+        (FeatureRoom(), DeviceFeatures),
+        (FeatureRoom("host"), HostFeatures),
+        (FeatureRoom(device_bytes=100), HostFeatures),
+        (FeatureRoom("recompute"), RecomputedFeatures),
+    ],
+)
+def test_evidence_is_that_of_the_padded_pass_wherever_hidden_states_wait(room: FeatureRoom, kind: type) -> None:
+    policy, rollouts = tiny_policy(), made_up_rollouts()
+    assert not torch.equal(rollouts.mask, rollouts.loss_mask)
+    padded = gather_evidence(policy.model, rollouts, **SCORING)
+    packed = gather_packed_evidence(policy.model, rollouts, **SCORING, room=room)
+    assert isinstance(packed.features, kind)
+    assert torch.allclose(packed.logp, padded.logp, atol=1e-12)
+    assert torch.allclose(packed.entropy, padded.entropy, atol=1e-12)
+    assert padded.hidden is not None
+    assert torch.allclose(features(packed), padded.hidden[rollouts.loss_mask], atol=1e-12)
+
+
+def test_hidden_states_are_kept_only_where_asked() -> None:
+    packed = gather_packed_evidence(tiny_policy().model, made_up_rollouts(), temperature=1.0, max_tokens=30)
+    assert packed.features is None
+
+
+def test_a_batch_without_any_sampled_token_is_scored_as_nothing() -> None:
+    rollouts = made_up_rollouts()
+    nothing = Rollouts(
+        prompts=rollouts.prompts,
+        tokens=rollouts.tokens,
+        mask=torch.zeros_like(rollouts.mask),
+        group=rollouts.group,
+        behavior_logp=rollouts.behavior_logp,
+        finished=rollouts.finished,
+    )
+    packed = gather_packed_evidence(tiny_policy().model, nothing, **SCORING)
+    assert not packed.logp.any()
+    assert packed.features is None or len(packed.features) == 0
+
+
+def one_step(config: TrainConfig) -> tuple[dict[str, Tensor], Tensor, tuple[int, ...]]:
+    stepper = stepper_of(config)
+    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    assert trained is not None
+    weights = {name: parameter.detach().clone() for name, parameter in stepper.policy.model.named_parameters()}
+    return weights, trained.credited.credit, tuple(len(step.micro_batches) for step in trained.plan.steps)
+
+
+def test_a_training_step_with_packed_passes_ends_where_a_padded_one_does() -> None:
+    common = {"recipe": "delta", "scoring": "pass", "dtype": "float64", "optimizer": {"max_tokens": 400, "steps_per_batch": 2}}
+    weights, credit, cuts = one_step(small_config(**common))
+    assert credit.abs().max() > 0.1
+    for more in ({}, {"features": "host"}, {"features": "recompute"}):
+        packed_weights, packed_credit, packed_cuts = one_step(small_config(**common, passes="packed", **more))
+        assert torch.allclose(packed_credit, credit, atol=1e-6)
+        assert sum(packed_cuts) <= sum(cuts)
+        for name, value in weights.items():
+            assert torch.allclose(packed_weights[name], value, atol=1e-7), name
+
+
+def test_what_auto_chooses_and_what_is_refused() -> None:
+    policy = tiny_policy(torch.float32)
+
+    def chosen(**given: Any) -> Passes:
+        return choose_passes(resolve([given]), policy.model)
+
+    assert chosen() == PADDED
+    assert chosen(passes="packed") == Passes(packed=True)
+    assert chosen(passes="packed", compile="on") == Passes(packed=True, compiled=True)
+    with pytest.raises(ConfigError, match="set passes to 'packed'"):
+        chosen(compile="on")
+    with pytest.raises(ConfigError, match="use passes 'auto' or 'packed'"):
+        chosen(compile="on", passes="padded")
+    policy = replace(policy, model=policy.model)
+    policy.model.set_attn_implementation("eager")
+    with pytest.raises(ConfigError, match=r"passes is 'packed' but model .* cannot be packed: its attention is 'eager'"):
+        chosen(passes="packed")

@@ -1,0 +1,54 @@
+"""The Triton sweeps, interpreted on the CPU, equal their plain twins; and changed kernels do not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokencredit.kernels.features import plain
+
+SOURCE = Path(plain.__file__).with_name("sweeps.py")
+
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    "lanes are not summed": ("tile_sums", "total += own[:, None] * block", "total = own[:, None] * block"),
+    "columns of a neighbour": ("tile_sums", "stride + columns[None, :]", "stride + columns[None, :] + 1"),
+    "unweighted rows are read": ("tile_sums of unweighted rows", "(rows >= 0) & (own != 0)", "rows >= 0"),
+    "one direction for all": ("project", "* WIDTH\n", "* 0\n"),
+    "the last columns alone": ("project", "total += block * tl.load(own", "total = block * tl.load(own"),
+    "norms are not squared": ("squared_norms", "total += block * block", "total += block"),
+    "a split is lost": ("scope_sums", "return out.sum(1)", "return out[:, 1]"),
+    "tiles of the next scope": ("scope_sums of many", "rows < stop", "rows < stop + 1"),
+}
+"""Which gap shows it, what is changed and into what."""
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    folder = tmp_path_factory.mktemp("kernels")
+    paths = {"real": SOURCE}
+    for number, (mutant, (_, right, wrong)) in enumerate(MUTANTS.items()):
+        source = SOURCE.read_text()
+        assert right in source, f"{mutant}: {right!r} has gone"
+        paths[mutant] = folder / f"wrong_{number}.py"
+        paths[mutant].write_text(source.replace(right, wrong, 1))
+    asked = {str(path): None if name == "real" else MUTANTS[name][0] for name, path in paths.items()}
+    command = [sys.executable, "-m", "oracle.interpreted_sweeps", json.dumps(asked)]
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+    done = subprocess.run(command, env=environment, cwd=tests, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return {name: found[str(path)] for name, path in paths.items()}
+
+
+def test_kernels_equal_their_twins(gaps: dict[str, dict[str, float]]) -> None:
+    assert len(gaps["real"]) == 7
+    assert max(gaps["real"].values()) < 1e-6
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_changed_kernel_is_found_out(gaps: dict[str, dict[str, float]], mutant: str) -> None:
+    assert gaps[mutant][MUTANTS[mutant][0]] > 1e-3
