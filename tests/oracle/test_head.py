@@ -165,21 +165,3 @@ def test_what_is_chosen_on_a_cpu_is_the_chunked_way() -> None:
     given = case((37, 24, 301), torch.bfloat16)
     one, other = (scored(*given[:4], RULES["capped"], backend=backend) for backend in ("auto", "chunked"))
     assert all(torch.equal(a, b) for a, b in zip((*one[0], *one[1]), (*other[0], *other[1]), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"rule": HeadRule(temperature=0.0)}, "temperature must be above 0"),
-        ({"rule": HeadRule(scale=-1.0)}, "scale must be above 0"),
-        ({"rule": HeadRule(softcap=0.0)}, "softcap must be above 0"),
-        ({"backend": "fast"}, "backend must be"),
-        ({"tokens": torch.zeros(6, dtype=torch.int64)}, "7 hidden states for 6 tokens"),
-        ({"weight": torch.zeros(33, 15)}, "hidden has width 16, weight 15"),
-    ],
-)
-def test_mistakes_are_named(change: dict, word: str) -> None:
-    given = case((7, 16, 33))._asdict()
-    inputs = {name: given[name] for name in ("hidden", "weight", "tokens")} | change
-    with pytest.raises(ValueError, match=word):
-        head_statistics(**inputs)

@@ -6,7 +6,7 @@ which is minus half the sum of both sides' weighted means of r. So neither centr
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -55,6 +55,7 @@ class Gammas(NamedTuple):
         return torch.cat([self.sides.view(-1, 2), self.pooled()[:, None]], 1)
 
 
+@runtime_checkable
 class Temperatures(Protocol):
     def table(self) -> Float[Tensor, "scope 3"]:
         """Of each scope: positive, negative, pooled."""
@@ -62,12 +63,12 @@ class Temperatures(Protocol):
 
 
 class Scores(NamedTuple):
-    score: list[Float[Tensor, "tile slot"]]
+    score: list[Float[Tensor, "_ _"]]
     """In [0, 1], before the map; anything in empty slots."""
     gammas: Gammas
 
 
-def side_sums(values: Sequence[Float[Tensor, "*column tile slot"]], pieces: Sequence[Piece]) -> Float[Tensor, "side column"]:
+def side_sums(values: Sequence[Float[Tensor, "*column _ _"]], pieces: Sequence[Piece]) -> Float[Tensor, "side column"]:
     """Sums over the tokens of each side; what empty slots hold must be 0."""
     total = None
     for value, piece in zip(values, pieces, strict=True):

@@ -9,7 +9,7 @@ are multiplied in that precision; coefficients were off float64's by 1e-3 at mos
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,7 @@ class Piece(NamedTuple):
     """|A|, 0 in empty slots."""
 
 
+@runtime_checkable
 class Sweeps(Protocol):
     """`by_scope`: one vector for a scope; else one for each of its sides."""
 
@@ -40,18 +41,18 @@ class Sweeps(Protocol):
         """sum_t w_t v_t, each side's tokens times the side's factor."""
         ...
 
-    def dots(self, direction: Float[Tensor, "part *vector"], *, by_scope: bool) -> list[Float[Tensor, "tile slot"]]:
+    def dots(self, direction: Float[Tensor, "part *vector"], *, by_scope: bool) -> list[Float[Tensor, "_ _"]]:
         """<v_t, direction of the token's part>; 0 in empty slots."""
         ...
 
-    def squared_norms(self) -> list[Float[Tensor, "tile slot"]]: ...
+    def squared_norms(self) -> list[Float[Tensor, "_ _"]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowSweeps:
     source: FeatureSource
     pieces: Sequence[Piece]
-    scales: Sequence[Float[Tensor, "tile slot"]] | None
+    scales: Sequence[Float[Tensor, "_ _"]] | None
     """(1 - p) of each token; None stands for 1."""
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tiles, Tensor | None]]:
@@ -96,7 +97,7 @@ class HeadSweeps:
     """One scope's tokens: parts are the scope alone, or its two sides."""
 
     def __init__(
-        self, source: FeatureSource, pieces: Sequence[Piece], ids: Sequence[Int[Tensor, "tile slot"]], head: Tensor, rule: HeadRule
+        self, source: FeatureSource, pieces: Sequence[Piece], ids: Sequence[Int[Tensor, "_ _"]], head: Tensor, rule: HeadRule
     ) -> None:
         self.source, self.pieces, self.head, self.rule = source, pieces, head, rule
         self.tokens: list[HeadTokens] = []
