@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from tokencredit.config import TrainConfig
 from tokencredit.engine.local.compiled import compiling
 from tokencredit.errors import ConfigError
+from tokencredit.kernels.triton_here import why_no_triton
 from tokencredit.probe.packed import why_not_packed
 from tokencredit.probe.packed_evidence import FeatureRoom
 
@@ -38,8 +39,8 @@ def choose_passes(config: TrainConfig, model: PreTrainedModel) -> Passes:
     if reason is not None and (config.passes == "packed" or config.compile == "on"):
         asked = "passes is 'packed'" if config.passes == "packed" else "compile is 'on'"
         raise ConfigError(f"{asked} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
-    large = model.num_parameters() >= WORTH_COMPILING
-    return Passes(reason is None, reason is None and (config.compile == "on" or (config.compile == "auto" and on_gpu and large)))
+    by_itself = on_gpu and model.num_parameters() >= WORTH_COMPILING and why_no_triton() is None
+    return Passes(reason is None, reason is None and (config.compile == "on" or (config.compile == "auto" and by_itself)))
 
 
 def feature_room(config: TrainConfig) -> FeatureRoom:

@@ -1,16 +1,17 @@
 """Where the Triton kernels serve: on CUDA, if Triton is there, for features of at most float32."""
 
 from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from tokencredit.kernels.triton_here import why_no_triton
+
 
 @cache
 def _kernels() -> ModuleType | None:
-    if find_spec("triton") is None:
+    if why_no_triton() is not None:
         return None
     from tokencredit.kernels.features import sweeps
 

@@ -5,9 +5,7 @@ and all sums and results are float32 (float64 for float64). `buffer_bytes` bound
 logits out, `chunked` is torch by the block, `triton` needs a GPU; `auto` takes the last for half precision where it can.
 """
 
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Literal
 
@@ -21,22 +19,14 @@ from tokencredit.kernels.head.blocks import BUFFER_BYTES
 from tokencredit.kernels.head.precision import compute_dtype, is_half, wide
 from tokencredit.kernels.head.products import error_products
 from tokencredit.kernels.head.rule import DEFAULT_RULE, HeadRule, HeadStatistics, check_rule, to_logits_
+from tokencredit.kernels.triton_here import why_no_triton
 
 Backend = Literal["auto", "plain", "chunked", "triton"]
 
 
-@cache
-def _triton_is_here() -> bool:
-    """Triton 3.4 or later, that is, which comes with torch 2.8."""
-    try:
-        return find_spec("triton.tools.tensor_descriptor") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def _way(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
     if backend == "auto":
-        backend = "triton" if hidden.is_cuda and is_half(dtype) and _triton_is_here() else "chunked"
+        backend = "triton" if hidden.is_cuda and is_half(dtype) and why_no_triton() is None else "chunked"
     if backend == "triton":
         return import_module("tokencredit.kernels.head.fused")
     if backend == "chunked":

@@ -1,12 +1,13 @@
 """Which models the decode step can run, and where their weights are. Whatever is not known to fit is refused, with the reason."""
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+
+from tokencredit.kernels.triton_here import why_no_triton
 
 MODELS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; query-key norms and biases where there are any."""
@@ -114,8 +115,8 @@ def why_not_kernels(body: Anatomy, compute: torch.dtype) -> str | None:
     """Why the Triton kernels cannot run it, though the plain ones can."""
     if body.embeddings.device.type != "cuda":
         return "the model is not on a CUDA device"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+    if (missing := why_no_triton()) is not None:
+        return missing
     if compute not in (torch.bfloat16, torch.float32):
         return f"it computes in {compute}; bfloat16 and float32 are known"
     if body.head_dim not in HEAD_SIZES:
