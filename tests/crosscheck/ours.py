@@ -40,7 +40,7 @@ def our_loss(
     weight = token_weight(batch.mask, batch.length.double(), aggregation=aggregation)
     denominator = step_denominator(batch.length.tolist(), aggregation=aggregation, constant_length=constant_length)
     kappa, value = token_kappa(objective, inputs, statistic, weight, denominator=denominator)
-    return Loss(torch.tensor(value, dtype=torch.float64), kappa)
+    return Loss(value.double(), kappa)
 
 
 def halved_knobs(knobs: dict[str, Any]) -> list[dict[str, float]]:

@@ -172,4 +172,4 @@ def locally(rows: Rows, recipe: Recipe) -> Locally:
     kappa, loss = token_kappa(crediting.objective.objective, inputs, None, batch.weight, denominator=batch.denominator)
     has_credit = (inputs.credit != 0) & inputs.mask
     silenced = (has_credit & (kappa == 0)).sum() / has_credit.sum()
-    return Locally(credited.advantage, loss, kappa, float(silenced))
+    return Locally(credited.advantage, float(loss), kappa, float(silenced))
