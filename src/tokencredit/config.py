@@ -221,7 +221,7 @@ class TrainConfig(Recipe):
     features: Literal["auto", "host", "recompute"] = "auto"
     """Where packed passes keep hidden states that a credit method asks for: auto leaves them on the GPU while they fit into features_gib
     and else streams them from the host; recompute keeps none and passes the batch through the model again at every sweep."""
-    features_gib: Positive = 8.0
+    features_gib: Annotated[Positive, OnlyWhen("features", ("auto",))] = 8.0
     """GPU memory that kept hidden states may take, in GiB: 2 bytes x tokens x width."""
     threads: CountOrZero = 0
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
@@ -254,10 +254,11 @@ class TrainConfig(Recipe):
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
-        if self.compile == "on" and self.passes == "padded":
-            raise ValueError(
-                "compile is 'on' but passes is 'padded', and only packed passes run compiled layers; use passes 'auto' or 'packed'"
-            )
+        for name, plain in (("compile", ("auto", "off")), ("features", ("auto",))):
+            if self.passes == "padded" and (asked := getattr(self, name)) not in plain:
+                raise ValueError(
+                    f"{name} is {asked!r} but passes is 'padded', and only packed passes heed it; use passes 'auto' or 'packed'"
+                )
         if self.sampler == "vllm" and self.scoring == "sampler":
             raise ValueError("scoring is 'sampler' but sampler 'vllm' tells no entropies; use scoring 'auto' or 'pass'")
         if self.sampler == "vllm" and self.lora.rank:

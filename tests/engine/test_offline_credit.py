@@ -87,12 +87,14 @@ def test_an_overlong_penalty_needs_a_known_limit(policy: Policy, some: StoredRol
         penalty(finished, {"shape": {"type": "overlong"}})
 
 
-def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: Policy) -> None:
+@pytest.mark.parametrize("passes", ["padded", "packed"])
+def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: Policy, passes: str) -> None:
     own = first_step()
     rows = rollout_rows(own.rollouts, own.scored.score)
     write_rows(tmp_path / "r.jsonl", [{name: value for name, value in row.items() if name != "logp"} for row in rows])
     stored = read_rollouts(tmp_path / "r.jsonl", policy)
-    batch = credit_stored(policy, stored, offline_config(stored, [{"dtype": "float64", "sampling": {"max_new_tokens": 48}}]))
+    config = offline_config(stored, [{"dtype": "float64", "passes": passes, "sampling": {"max_new_tokens": 48}}])
+    batch = credit_stored(policy, stored, config)
     torch.testing.assert_close(batch.credited.credit, own.credit, rtol=0, atol=1e-6)
     assert torch.equal(batch.credited.rollouts.behavior_logp, batch.evidence.logp)
     assert batch.credited.rollouts.loss_mask.sum() == own.rollouts.mask.sum()

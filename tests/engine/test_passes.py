@@ -1,12 +1,14 @@
 """Packed passes in training: the same evidence, plan, gradient and credit as padded ones, wherever hidden states wait."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaConfig
 
+import tokencredit.engine.local.passes as passes_module
+import tokencredit.engine.local.update as update_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import build_objective
@@ -17,9 +19,9 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.passes import PADDED, Passes, choose_passes
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.stopwatch import Stopwatch
-from tokencredit.engine.local.update import accumulate_gradient
+from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import TokenEvidence, gather_evidence
+from tokencredit.probe.forward import TokenEvidence, gather_evidence, response_logits
 from tokencredit.probe.packed_evidence import FeatureRoom, gather_packed_evidence
 from tokencredit.types import Rollouts
 
@@ -127,12 +129,76 @@ def test_what_auto_chooses_and_what_is_refused() -> None:
 
     assert chosen() == PADDED
     assert chosen(passes="packed") == Passes(packed=True)
-    assert chosen(passes="packed", compile="on") == Passes(packed=True, compiled=True)
-    with pytest.raises(ConfigError, match="set passes to 'packed'"):
-        chosen(compile="on")
-    with pytest.raises(ConfigError, match="use passes 'auto' or 'packed'"):
-        chosen(compile="on", passes="padded")
-    policy = replace(policy, model=policy.model)
+    for field, asked in {"compile": "on", "features": "host"}.items():
+        with pytest.raises(ConfigError, match=f"{field} is '{asked}', which only packed passes heed; set passes to 'packed'"):
+            chosen(**{field: asked})
+        with pytest.raises(ConfigError, match=f"{field} is '{asked}' but passes is 'padded'.*use passes 'auto' or 'packed'"):
+            chosen(**{field: asked}, passes="padded")
+    with pytest.raises(ConfigError, match="compile is 'on' but the model is not on a GPU"):
+        chosen(passes="packed", compile="on")
+    with pytest.raises(ConfigError, match="features_gib"):
+        resolve([{"features": "host", "features_gib": 2.0}])
     policy.model.set_attn_implementation("eager")
     with pytest.raises(ConfigError, match=r"passes is 'packed' but model .* cannot be packed: its attention is 'eager'"):
         chosen(passes="packed")
+
+
+class OnGpu:
+    """A model of which only where it lies and how large it is is asked."""
+
+    def __init__(self, head: int = 64, parameters: int = 10**9) -> None:
+        self.device, self.size = torch.device("cuda"), parameters
+        self.config = LlamaConfig(hidden_size=4 * head, num_attention_heads=4, head_dim=head)
+
+    def num_parameters(self) -> int:
+        return self.size
+
+
+def test_on_a_gpu_large_models_are_compiled_where_flash_attention_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes_module, "why_not_packed", lambda model: None)
+    monkeypatch.setattr(passes_module, "why_no_triton", lambda: None)
+
+    def chosen(model: OnGpu, **given: Any) -> Passes:
+        return choose_passes(resolve([{"diagnose": {"every": 0}, **given}]), model)  # pyright: ignore[reportArgumentType]
+
+    assert chosen(OnGpu(), dtype="bfloat16") == Passes(packed=True, compiled=True)
+    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16") == Passes(packed=True)
+    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16", compile="on") == Passes(packed=True, compiled=True)
+    assert chosen(OnGpu(), dtype="bfloat16", compile="off") == Passes(packed=True)
+    assert chosen(OnGpu(), dtype="float32") == Passes(packed=True)
+    assert chosen(OnGpu(head=260), dtype="bfloat16") == Passes(packed=True)
+    with pytest.raises(ConfigError, match="compile is 'on' but dtype is 'float32'"):
+        chosen(OnGpu(), compile="on")
+    monkeypatch.setattr(passes_module, "why_no_triton", lambda: "no compiler")
+    assert chosen(OnGpu(), dtype="bfloat16") == Passes(packed=True)
+
+
+def test_hidden_states_are_kept_as_the_head_multiplies_them() -> None:
+    """Float32 weights leave float32 hidden states behind even in a bfloat16 pass."""
+    packed = gather_packed_evidence(tiny_policy(torch.float32).model, made_up_rollouts(), **SCORING, dtype="bfloat16")
+    again = gather_packed_evidence(
+        tiny_policy(torch.float32).model, made_up_rollouts(), **SCORING, dtype="bfloat16", room=FeatureRoom("recompute")
+    )
+    for evidence in (packed, again):
+        assert evidence.features is not None
+        assert {chunk.dtype for _, chunk in evidence.features.chunks()} == {torch.bfloat16}
+
+
+def test_a_plan_cut_for_packed_passes_is_cut_again_for_padded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
+    plan = plan_for(credited, max_tokens=60, optimizer_steps=1, packed=True)
+    built = build_objective(resolve([{"recipe": "dapo"}]), max_length=CONSTANT)
+    seen: list[int] = []
+
+    def counted(model: Any, prompts: Any, tokens: Tensor) -> Any:
+        seen.append(len(prompts) * (max(map(len, prompts)) + tokens.shape[1]))
+        return response_logits(model, prompts, tokens)
+
+    monkeypatch.setattr(update_module, "response_logits", counted)
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1.0, "dtype": "float64"}
+    run_plan(policy, credited, plan, built, optimizer, **knobs)
+    assert max(seen) > 40
+    seen.clear()
+    run_plan(policy, credited, plan, built, optimizer, **knobs, max_tokens=40)
+    assert max(seen) <= 40

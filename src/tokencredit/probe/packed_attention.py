@@ -22,7 +22,7 @@ SEGMENTS = "packed_segments"
 """The keyword under which segments travel from a model's forward to its attention."""
 _UNKNOWN = ("softcap", "sliding_window", "s_aux", "position_bias", "sinks")
 """What an attention may be told that changes its numbers and is not done here."""
-_WIDEST_FLASH_HEAD = 256
+WIDEST_FLASH_HEAD = 256
 
 
 _heeding: dict[str, Callable[..., Any]] = {}
@@ -86,7 +86,7 @@ def packed_attention(
 def runs_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
     half = all(each.dtype == query.dtype for each in (key, value)) and query.dtype in (torch.bfloat16, torch.float16)
     wide = query.shape[-1]
-    return query.is_cuda and half and value.shape[-1] == wide and wide % 8 == 0 and wide <= _WIDEST_FLASH_HEAD
+    return query.is_cuda and half and value.shape[-1] == wide and wide % 8 == 0 and wide <= WIDEST_FLASH_HEAD
 
 
 def _flash_forward(query: Tensor, key: Tensor, value: Tensor, *lengths: Any, scale: float) -> tuple[Tensor, Tensor]:

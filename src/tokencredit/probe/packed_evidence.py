@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
+from tokencredit.kernels.head.precision import compute_dtype
 from tokencredit.probe.forward import TokenEvidence, precision, response_extent, row_cost
-from tokencredit.probe.packed import PackedScores, packed_hidden, packed_scores
+from tokencredit.probe.packed import packed_hidden, packed_scores
 from tokencredit.probe.packing import pack
 from tokencredit.types import Rollouts
 
@@ -71,13 +72,14 @@ def gather_packed_evidence(
         width = part.tokens.shape[1]
         with precision(model, dtype):
             scores = packed_scores(model, part.prompts, part.tokens, part.mask, temperature=temperature)
+            hidden = _as_multiplied(scores.hidden)
         index = torch.tensor(rows).to(device, non_blocking=True)
         logp[index, :width] = scores.logp.to(scored_dtype)
         entropy[index, :width] = scores.entropy.to(scored_dtype)
         if keep_hidden and room.kept != "recompute":
             if store is None:
-                store = _store(scores, int(host.valid.sum()), device, room)
-            place, hidden = (_valid(each, part) for each in (scores.layout.place, scores.hidden))
+                store = _store(hidden, int(host.valid.sum()), device, room)
+            place, hidden = (_valid(each, part) for each in (scores.layout.place, hidden))
             store.put(number[index, :width].flatten()[place], hidden)
     if keep_hidden and room.kept == "recompute":
         return TokenEvidence(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype))
@@ -95,9 +97,14 @@ def _valid(values: Tensor, part: HostRows) -> Tensor:
     return values if bool(kept.all()) else values[kept.nonzero()[:, 0].to(values.device, non_blocking=True)]
 
 
-def _store(scores: PackedScores, tokens: int, device: torch.device, room: FeatureRoom) -> FeatureStore:
+def _as_multiplied(hidden: Tensor) -> Tensor:
+    """As the head takes them: float32 weights leave float32 behind even under autocast."""
+    return hidden.to(compute_dtype(hidden))
+
+
+def _store(hidden: Tensor, tokens: int, device: torch.device, room: FeatureRoom) -> FeatureStore:
     allowed = 0 if room.kept == "host" else room.device_bytes
-    return FeatureStore(tokens, scores.hidden.shape[1], scores.hidden.dtype, device, device_bytes=allowed)
+    return FeatureStore(tokens, hidden.shape[1], hidden.dtype, device, device_bytes=allowed)
 
 
 def _computed_again(model: PreTrainedModel, host: HostRows, cost: Sequence[int], max_tokens: int, dtype: str) -> FeatureSource:
@@ -114,7 +121,7 @@ def _computed_again(model: PreTrainedModel, host: HostRows, cost: Sequence[int],
     def again(run: slice) -> Tensor:
         part = host.cut(rows_of[run.start])
         with precision(model, dtype):
-            return _valid(packed_hidden(model, pack(part.prompts, part.tokens, part.mask, model.device)), part)
+            return _valid(_as_multiplied(packed_hidden(model, pack(part.prompts, part.tokens, part.mask, model.device))), part)
 
     return RecomputedFeatures(again, runs, model.config.get_text_config().hidden_size)
 

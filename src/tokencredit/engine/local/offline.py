@@ -99,6 +99,9 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     check_offline(config, stored)
     pipeline = Pipeline(config)
     rollouts = _moved(stored.rollouts, policy.device)
+    if not stored.logp_known:
+        # Unknown is not unscored: every token takes part, so every token's hidden state is kept.
+        rollouts = replace(rollouts, behavior_logp=torch.zeros_like(rollouts.behavior_logp))
     pipeline.check_budget(rollouts)
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     if not stored.logp_known:

@@ -8,6 +8,7 @@ from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.offline import credit_stored
 from tokencredit.engine.local.offline_table import stored_texts
 from tokencredit.engine.local.optimizer import make_optimizer
+from tokencredit.engine.local.passes import choose_passes
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch, update
 from tokencredit.engine.local.tokens import TokenLabels
@@ -20,7 +21,8 @@ from tokencredit.tasks import Problem
 def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
     """Changes the policy, as training would."""
     credited, _, pipeline = credit_stored(policy, stored, config)
-    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0))
+    packed = choose_passes(config, policy.model).packed
+    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=packed)
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
     add_adapters(policy.model, config.lora, seed=config.seed)

@@ -10,10 +10,15 @@ from tokencredit.engine.local.compiled import compiling
 from tokencredit.errors import ConfigError
 from tokencredit.kernels.triton_here import why_no_triton
 from tokencredit.probe.packed import why_not_packed
+from tokencredit.probe.packed_attention import WIDEST_FLASH_HEAD
 from tokencredit.probe.packed_evidence import FeatureRoom
 
 WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""
+
+
+NEED_PACKING = {"compile": ("auto", "off"), "features": ("auto",)}
+"""Fields, and the values of them that padded passes take."""
 
 
 class Passes(NamedTuple):
@@ -30,17 +35,33 @@ PADDED = Passes()
 
 def choose_passes(config: TrainConfig, model: PreTrainedModel) -> Passes:
     """By itself it packs on a GPU what can be packed: on a CPU the padded pass is what published numbers were made with."""
-    on_gpu = model.device.type == "cuda"
-    if config.passes == "padded" or (config.passes == "auto" and not on_gpu):
-        if config.compile == "on":
-            raise ConfigError("compile is 'on' but passes are padded on a CPU; set passes to 'packed' too")
+    asked = next((name for name, plain in NEED_PACKING.items() if getattr(config, name) not in plain), None)
+    if config.passes == "padded" or (config.passes == "auto" and model.device.type != "cuda"):
+        if asked is not None:
+            raise ConfigError(f"{asked} is {getattr(config, asked)!r}, which only packed passes heed; set passes to 'packed' too")
         return PADDED
     reason = why_not_packed(model)
-    if reason is not None and (config.passes == "packed" or config.compile == "on"):
-        asked = "passes is 'packed'" if config.passes == "packed" else "compile is 'on'"
-        raise ConfigError(f"{asked} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
-    by_itself = on_gpu and model.num_parameters() >= WORTH_COMPILING and why_no_triton() is None
-    return Passes(reason is None, reason is None and (config.compile == "on" or (config.compile == "auto" and by_itself)))
+    if reason is not None and (config.passes == "packed" or asked is not None):
+        name = "passes" if asked is None else asked
+        raise ConfigError(f"{name} is {getattr(config, name)!r} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
+    slow = _why_not_compiled(config, model)
+    if config.compile == "on" and slow is not None:
+        raise ConfigError(f"compile is 'on' but {slow}; use 'auto'")
+    worth = config.compile == "on" or (config.compile == "auto" and model.num_parameters() >= WORTH_COMPILING)
+    return Passes(reason is None, reason is None and worth and slow is None)
+
+
+def _why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
+    """Only flash attention takes rows of any layout; the padded buckets that stand in for it would be compiled for each anew."""
+    if model.device.type != "cuda":
+        return "the model is not on a GPU"
+    if config.dtype != "bfloat16":
+        return f"dtype is {config.dtype!r}, and flash attention takes bfloat16"
+    text = model.config.get_text_config()
+    wide = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    if wide > WIDEST_FLASH_HEAD or wide % 8:
+        return f"its heads have {wide} places, and flash attention takes multiples of 8 up to {WIDEST_FLASH_HEAD}"
+    return why_no_triton()
 
 
 def feature_room(config: TrainConfig) -> FeatureRoom:

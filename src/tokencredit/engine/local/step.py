@@ -152,7 +152,8 @@ class Stepper:
                 gathered = gathered._replace(rollouts=replace(batch.rollouts, behavior_logp=evidence.logp))
             reference = None
             if self.reference is not None:
-                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False, tell=tell).logp
+                asked = {"keep_hidden": False, "tell": tell, "forget": policy.release}
+                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, **asked).logp
         # Told as a stage of its own only by recipes that sample something here.
         with watch.stage("extra") if sampled_evidence(config) else nullcontext():
             seed = derive_seed(config.seed, "extra", number)
@@ -277,6 +278,7 @@ def update(
             dtype=config.dtype,
             recompute=config.optimizer.gradient_checkpointing,
             passes=choose_passes(config, policy.model),
+            max_tokens=config.optimizer.max_tokens,
             seed=seed,
             watch=None if microscope is None else microscope.watch,
             taken=taken,

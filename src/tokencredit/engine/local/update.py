@@ -98,20 +98,24 @@ def accumulate_gradient(
     passes: Passes = PADDED,
     seed: int = 0,
     only: Tensor | None = None,
+    host: HostRows | None = None,
 ) -> StepGradient:
     """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
 
     The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
     the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
     With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
+    `host` is `on_host(credited.rollouts)`, where somebody has read them already.
     """
-    gather = _Gatherer(credited, on_host(credited.rollouts), step, built, seed)
+    gather = _Gatherer(credited, host or on_host(credited.rollouts), step, built, seed)
     every = (gather(rows) for rows in step.micro_batches)
     scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype, passes)) for passed in every)
     statistic = step_statistic(built.objective, scored)
     shares: list[_Share] = []
     for rows in _rows_that_matter(credited, step, built, only):
         passed = gather(rows)
+        if not any(passed.rows.extent):
+            continue
         logp = _logp(policy, passed, temperature, dtype, passes, recompute)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
         kappa, loss = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
@@ -219,6 +223,7 @@ def run_plan(
     dtype: str = "float32",
     recompute: bool = False,
     passes: Passes = PADDED,
+    max_tokens: int | None = None,
     seed: int = 0,
     watch: Callable[[int, float], None] | None = None,
     taken: list[TakenStep] | None = None,
@@ -228,23 +233,27 @@ def run_plan(
     """Take every optimizer step of the plan that is not in `taken` yet, and add it there.
 
     A loss or gradient that is not finite stops before its step is taken; `stop_asked` is heeded after a step is.
+    `max_tokens` bounds a pass even where the plan was cut for passes of another kind, before a resume.
     `watch(number, gradient_norm)` is called after each optimizer step; it may look at policy and optimizer, never change them.
     """
     taken = [] if taken is None else taken
-    cost = row_cost(credited.rollouts)
+    cost, host = row_cost(credited.rollouts), on_host(credited.rollouts)
     knobs = _Knobs(temperature=temperature, dtype=dtype, recompute=recompute, passes=passes)
     # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
     for number in range(len(taken), len(plan.steps)):
         step = plan.steps[number]
         longest = max((cost[row] for row in step.rows), default=1)
         budget = max((pass_tokens(rows, cost, packed=passes.packed) for rows in step.micro_batches), default=1)
+        if max_tokens is not None and budget > max(max_tokens, longest):
+            budget = max(max_tokens, longest)
+            step = recut(step, cost, max_tokens=budget, packed=passes.packed)
 
         def gradient_of(
             tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget
         ) -> tuple[PlannedStep, StepGradient]:
             optimizer.zero_grad(set_to_none=True)
             cut = step if tokens == budget else recut(step, cost, max_tokens=tokens, packed=passes.packed)
-            return cut, accumulate_gradient(policy, credited, cut, built, **knobs, seed=step_seed(seed, number))
+            return cut, accumulate_gradient(policy, credited, cut, built, **knobs, seed=step_seed(seed, number), host=host)
 
         where = f"optimizer step {number + 1} of {len(plan.steps)}"
         try:

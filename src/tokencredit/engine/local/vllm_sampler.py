@@ -1,20 +1,18 @@
 """vLLM as the sampler, in this process and on the same GPU (extra vllm). The only place that knows it.
 
-It keeps weights of its own, which are given the policy's before the first draw after they moved; what it remembers of
-prompts is forgotten then, because keys and values of older weights would be read on. Entropies are not told by vLLM,
-so tokens are scored in a pass of their own.
+It keeps weights of its own, which are given the policy's before every draw: versions of tensors cannot tell whether they moved, since
+fused optimizers do not raise them. What it remembers of prompts is forgotten then, because keys and values of older weights would be
+read on. Entropies are not told by vLLM, so tokens are scored in a pass of their own.
 """
 
 import importlib
 import math
 import os
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled
@@ -39,8 +37,6 @@ class VllmSampler:
 
     def __init__(self, policy: Policy, *, memory: float) -> None:
         self._vllm = _load()
-        self._whose: weakref.ref[PreTrainedModel] | None = None
-        self._given: tuple[int, ...] = ()
         self._engine = self._vllm.LLM(
             model=policy.model.config._name_or_path,
             dtype="bfloat16",
@@ -90,14 +86,9 @@ class VllmSampler:
         """What vLLM took it keeps: a share of the GPU that was set apart for it."""
 
     def _give_weights(self, policy: Policy) -> None:
-        """Every write to a tensor raises its version; equal versions of one model are equal weights."""
-        versions = tuple(parameter._version for parameter in policy.model.parameters())
-        if self._given == versions and self._whose is not None and self._whose() is policy.model:
-            return
         named = [(name, parameter.detach()) for name, parameter in policy.model.named_parameters()]
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         self._engine.reset_prefix_cache()
-        self._whose, self._given = weakref.ref(policy.model), versions
 
 
 class _Written(NamedTuple):
