@@ -39,6 +39,7 @@ from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, recor
 from tokencredit.engine.local.refused import dump_refused
 from tokencredit.engine.local.resume import find_resume_point, go_on_from
 from tokencredit.engine.local.signals import Abandoned, StopRequest
+from tokencredit.engine.local.slower import slower_in_words
 from tokencredit.engine.local.step import Stepper, learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result
@@ -122,14 +123,14 @@ class Trainer:
         return Outcome(self.policy, self.task, state, result, interrupted=False)
 
     def _tell_of_the_task(self) -> None:
-        """Once, at the very beginning of a run."""
+        """Once, at the very beginning of a run; again where it goes on and something has changed."""
         if self.gold is not None and (said := write_gold(self.gold, self.folder)) is not None:
             self.listener.told(0, "gold", said)
-        if isinstance(self.task, Cautioned):
-            told = {event.get("message") for event in self.folder.read("events.jsonl")}
-            for said in self.task.cautions:
-                if said not in told:
-                    self._tell(-1, "warning", said)
+        told = {event.get("message") for event in self.folder.read("events.jsonl")}
+        cautions = self.task.cautions if isinstance(self.task, Cautioned) else ()
+        for said in (*cautions, *slower_in_words(self.config, self.policy)):
+            if said not in told:
+                self._tell(-1, "warning", said)
 
     def _measure_base(self) -> Progress:
         with self.stop.abandonable(), self.watch.stage("evaluate"):

@@ -1,0 +1,35 @@
+"""On a GPU a fast path that could not be taken is told with its reason; where nothing was lost, nothing is told."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tiny import tiny_policy
+from tokencredit.compose import resolve
+from tokencredit.engine.local import slower
+from tokencredit.engine.local.slower import slower_in_words
+
+
+def told(kind: str, **given: Any) -> list[str]:
+    policy: Any = SimpleNamespace(device=torch.device(kind), model=None)
+    return slower_in_words(resolve([{"diagnose": {"every": 0}, **given}]), policy)
+
+
+def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slower, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(slower, "why_not_packed", lambda model: "it has a window")
+    both = told("cuda", dtype="bfloat16")
+    assert ["its layers are odd" in both[0], "it has a window" in both[1]] == [True, True]
+    assert told("cpu", dtype="bfloat16") == []
+    assert len(told("cuda", dtype="bfloat16", sampler="plain")) == 1
+    assert len(told("cuda", dtype="bfloat16", passes="padded")) == 1
+    assert len(told("cuda", dtype="float32")) == 1
+    monkeypatch.setattr(slower, "why_not", lambda policy, dtype: None)
+    monkeypatch.setattr(slower, "why_not_packed", lambda model: None)
+    assert told("cuda", dtype="bfloat16") == []
+
+
+def test_a_policy_on_a_cpu_has_nothing_to_tell() -> None:
+    assert slower_in_words(resolve([{}]), tiny_policy(torch.float32)) == []
