@@ -20,6 +20,10 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 """Of prompt.tags."""
 
 
+HEEDED_BY_PACKED = {"compile": ("auto", "off"), "features": ("auto",)}
+"""Fields that only packed passes heed, and the values of them that padded passes take."""
+
+
 def _cuts_a_tag(stop: str) -> bool:
     return any(stop in tag and stop != tag for tag in TAGS)
 
@@ -254,7 +258,7 @@ class TrainConfig(Recipe):
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
-        for name, plain in (("compile", ("auto", "off")), ("features", ("auto",))):
+        for name, plain in HEEDED_BY_PACKED.items():
             if self.passes == "padded" and (asked := getattr(self, name)) not in plain:
                 raise ValueError(
                     f"{name} is {asked!r} but passes is 'padded', and only packed passes heed it; use passes 'auto' or 'packed'"

@@ -7,7 +7,7 @@ import torch
 
 from engine.packed_cases import CASES, LONG, SHORT, Rows, ragged
 from tokencredit.probe import packing
-from tokencredit.probe.packing import PackedLayout, pack, packed_length
+from tokencredit.probe.packing import PackedLayout, pack
 
 CPU = torch.device("cpu")
 
@@ -67,7 +67,7 @@ def test_nothing_is_packed_that_nobody_needs(monkeypatch: pytest.MonkeyPatch, ca
     extent = [max((column + 1 for column in range(rows.mask.shape[1]) if mask[column]), default=0) for mask in rows.mask]
     read = [prompt for prompt, long in zip(rows.prompts, extent, strict=True) if long]
     prompts = set(read) if pays else read
-    assert packed_length(pack(*rows, CPU)) == sum(map(len, prompts)) + sum(max(0, long - 1) for long in extent)
+    assert pack(*rows, CPU).ids.shape[1] == sum(map(len, prompts)) + sum(max(0, long - 1) for long in extent)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -101,7 +101,7 @@ def test_prompts_are_shared_where_that_saves_enough() -> None:
 
 def test_no_sampled_token_is_no_input() -> None:
     layout = pack(*ragged([LONG, SHORT], [0, 0], width=3), CPU)
-    assert packed_length(layout) == 0
+    assert layout.ids.shape[1] == 0
     assert len(layout.place) == 0
     assert pack([LONG], torch.zeros(1, 0, dtype=torch.long), torch.zeros(1, 0, dtype=torch.bool), CPU).shape == (1, 0)
 

@@ -122,10 +122,6 @@ def pack(
     return PackedLayout(ids[None], positions[None], segments, head_rows, place, targets, (rows, width))
 
 
-def packed_length(layout: PackedLayout) -> int:
-    return layout.ids.shape[1]
-
-
 class _Different(NamedTuple):
     prompts: list[tuple[int, ...]]
     of_row: Int[Tensor, " seq"]

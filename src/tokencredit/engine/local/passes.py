@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
-from tokencredit.config import TrainConfig
+from tokencredit.config import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.engine.local.compiled import compiling
 from tokencredit.errors import ConfigError
 from tokencredit.kernels.triton_here import why_no_triton
@@ -15,10 +15,6 @@ from tokencredit.probe.packed_evidence import FeatureRoom
 
 WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""
-
-
-NEED_PACKING = {"compile": ("auto", "off"), "features": ("auto",)}
-"""Fields, and the values of them that padded passes take."""
 
 
 class Passes(NamedTuple):
@@ -35,7 +31,7 @@ PADDED = Passes()
 
 def choose_passes(config: TrainConfig, model: PreTrainedModel) -> Passes:
     """By itself it packs on a GPU what can be packed: on a CPU the padded pass is what published numbers were made with."""
-    asked = next((name for name, plain in NEED_PACKING.items() if getattr(config, name) not in plain), None)
+    asked = next((name for name, plain in HEEDED_BY_PACKED.items() if getattr(config, name) not in plain), None)
     if config.passes == "padded" or (config.passes == "auto" and model.device.type != "cuda"):
         if asked is not None:
             raise ConfigError(f"{asked} is {getattr(config, asked)!r}, which only packed passes heed; set passes to 'packed' too")
