@@ -69,6 +69,9 @@ def main() -> None:
         report[f"{tile_name} even"] = distances(case(SHAPES[1], torch.float32), RULES["capped"])
         report[f"{tile_name} strided"] = distances(strided(case(SHAPES[0], torch.float32)), RULES["capped"])
         report[f"{tile_name} half"] = distances(case(SHAPES[0], torch.float16), RULES["scaled"])
+        kept, fused.error_dtype = fused.error_dtype, lambda _: torch.bfloat16
+        report[f"{tile_name} errors in bfloat16"] = distances(case(SHAPES[0], torch.float32), RULES["capped"])
+        fused.error_dtype = kept
         tiny = case(SHAPES[0], torch.float16)
         sums = [head_weight_sum(*tiny[:3], tiny.share * factor, backend="triton") / factor for factor in (1.0, 1e-9)]
         report[f"{tile_name} tiny shares"] = {"sum": distance(sums[1], sums[0].double())}

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from oracle.head_cases import RULES, SHAPES, case, distance, expected
 from tokencredit.credit.vectors import HeadVectors
-from tokencredit.kernels.head import HeadRule, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
+from tokencredit.kernels.head import HeadRule, chunked, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
 
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-5, torch.float16: 2e-5}
 BUFFERS = {"one logit": 1, "a few rows": 6_000, "everything": 1 << 24}
@@ -142,6 +142,23 @@ def test_tiny_shares_survive_and_zero_shares_are_nothing() -> None:
     whole = head_weight_sum(*given[:4], backend="chunked")
     assert distance(head_weight_sum(*given[:3], given.share * 1e-9, backend="chunked") * 1e9, whole.double()) < 1e-5
     assert head_weight_sum(*given[:3], given.share * 0, backend="chunked").abs().max() == 0
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_rounded_errors_lost_is_added(monkeypatch, rule: HeadRule) -> None:
+    """On an accelerator a block of errors is written in half precision: credit reads it with its remainder, gradients without."""
+    monkeypatch.setattr(chunked, "error_dtype", lambda _: torch.bfloat16)
+    given = case((37, 24, 301), torch.bfloat16)
+    wanted, wide = expected(given, rule), given.hidden.double()
+    for buffer_bytes in (6_000, 1 << 24):
+        ways = {"backend": "chunked", "buffer_bytes": buffer_bytes}
+        total = head_weight_sum(*given[:4], rule, **ways)
+        assert distance(total, torch.einsum("t,tv,th->vh", given.share.double(), wanted.errors, wide)) < 3e-5
+        assert distance(head_hidden_gradient(*given[:3], rule, **ways), wanted.errors @ given.weight.double()) < 3e-5
+        weight = given.weight.float().requires_grad_()
+        logp = head_statistics(given.hidden, weight, given.tokens, rule, **ways).logp
+        (by_weight,) = torch.autograd.grad((logp * given.share).sum(), weight)
+        assert 2e-4 < distance(by_weight, wanted.by_weight) < 4e-3, "errors are rounded"
 
 
 def test_logits_far_apart_and_far_from_zero() -> None:

@@ -29,12 +29,13 @@ def test_values_gradients_and_sums_in_float32(report, tile: str, which: str) -> 
 
 
 @pytest.mark.parametrize("tile", ["pointers", "descriptors"])
-def test_half_precision_states_and_a_matrix_of_full_precision(report, tile: str) -> None:
-    """Statistics and projections are read to float32; what goes through errors in half precision carries their rounding."""
-    found = report[f"{tile} half"]
-    exact = ("logp", "entropy", "squared_mass", "projection False")
-    assert {what: found[what] for what in exact if not found[what] < 2e-5} == {}
-    assert {what: far for what, far in found.items() if not far < 2e-3} == {}
+@pytest.mark.parametrize("which", ["half", "errors in bfloat16"])
+def test_half_precision_and_a_matrix_of_full_precision(report, which: str, tile: str) -> None:
+    """Everything is read to 2^-16 at least but gradients, which carry the rounding of errors in half precision (cut off here)."""
+    found = report[f"{tile} {which}"]
+    gradients = {what: found[what] for what in ("by hidden", "by weight")}
+    assert {what: far for what, far in found.items() if what not in gradients and not far < 4e-5} == {}
+    assert {what: far for what, far in gradients.items() if not 1e-4 < far < 8e-3} == {}
 
 
 @pytest.mark.parametrize("tile", ["pointers", "descriptors"])

@@ -2,9 +2,10 @@
 
 `RowSweeps` are (1 - p) h with the factor kept beside the features, for all scopes at once; one sweep reads N x hid numbers.
 `HeadSweeps` are the exact (e_y - p) x h of one scope. They cost products of 2 vocab hid FLOPs a token: one for the
-normalisers, two for a sum, two or three for a projection: 4 K + 5 to 5 K + 6 in all, no pass through the model, and never
-more than two vocab x hid matrices in float32, the direction and what is added to it. In half precision the errors (e_y - p)
-are multiplied in that precision; coefficients were off float64's by 1e-3 at most (bf16, 10^4 and 10^5 tokens, vocab 49,152).
+normalisers, two for a sum, two for a projection, one more of each in half precision: 4 K + 5 or 6 K + 7 in all, no pass
+through the model, and never more than two vocab x hid matrices in float32, the direction and what is added to it. In half
+precision the errors (e_y - p) and the direction are multiplied as two numbers of that precision, leading digits and the
+rest: rounded to one, a token that stands alone in its row of the direction would be judged by a product off by 2^-9.
 """
 
 from collections.abc import Iterator, Sequence

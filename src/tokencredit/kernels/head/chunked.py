@@ -88,8 +88,12 @@ def write_errors(
     rule: HeadRule,
     *,
     sloped: bool,
+    remainder: Float[Tensor, "tok run"] | None = None,
 ) -> None:
-    """share_t (e_y - p) over a run of the vocabulary, whose start `tokens` count from; with `sloped` times d logit / d (h W')."""
+    """share_t (e_y - p) over a run of the vocabulary, whose start `tokens` count from; with `sloped` times d logit / d (h W').
+
+    `remainder` takes the digits that `out` has no room for.
+    """
     logits = to_logits_(wide_scores(hidden, weight), rule)
     steep = slope(logits, rule) if sloped else None
     error = logits.sub_(log_normaliser[:, None]).exp_().mul_(-share[:, None])
@@ -98,3 +102,5 @@ def write_errors(
     if steep is not None:
         error.mul_(steep)
     out.copy_(error)
+    if remainder is not None:
+        remainder.copy_(error.sub_(out))

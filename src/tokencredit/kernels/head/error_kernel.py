@@ -1,5 +1,5 @@
 # ruff: noqa: N803
-"""Triton: a block of share_t (e_y - p), computed anew from hidden states, weight and the log-normaliser."""
+"""Triton: a block of share_t (e_y - p), computed anew from hidden states, weight and the log-normaliser; and what rounding took from it."""
 
 import triton
 import triton.language as tl
@@ -15,6 +15,7 @@ def error_kernel(
     log_normaliser,
     share,
     out,
+    remainder,
     tok,
     vocab,
     hidden_stride,
@@ -34,6 +35,7 @@ def error_kernel(
     SLOPED: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
     DESCRIBED_OUT: tl.constexpr,
+    REMAINDER: tl.constexpr,
     FLATTEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -64,7 +66,14 @@ def error_kernel(
         if SLOPED and CAPPED:
             error *= 1 - bent * bent
         if DESCRIBED_OUT:
-            out.store([row, column], error.to(out.dtype))
+            leading = error.to(out.dtype)
+            out.store([row, column], leading)
+            if REMAINDER:
+                remainder.store([row, column], (error - leading.to(tl.float32)).to(out.dtype))
         else:
-            place = out + rows.to(tl.int64)[:, None] * out_stride + columns[None, :]
-            tl.store(place, error.to(out.dtype.element_ty), mask=inside[:, None] & (columns < vocab)[None, :])
+            place = rows.to(tl.int64)[:, None] * out_stride + columns[None, :]
+            wanted = inside[:, None] & (columns < vocab)[None, :]
+            leading = error.to(out.dtype.element_ty)
+            tl.store(out + place, leading, mask=wanted)
+            if REMAINDER:
+                tl.store(remainder + place, (error - leading.to(tl.float32)).to(out.dtype.element_ty), mask=wanted)

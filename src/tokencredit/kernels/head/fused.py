@@ -175,14 +175,16 @@ def write_errors(
     rule: HeadRule,
     *,
     sloped: bool,
+    remainder: Float[Tensor, "tok run"] | None = None,
     tile: Tile | None = None,
 ) -> None:
-    """As `chunked.write_errors`, in one pass."""
+    """As `chunked.write_errors`, in one pass; `remainder` lies in memory as `out` does."""
     hidden, weight = _rowwise(hidden), _rowwise(weight)
     tile = tile or tiles_for(hidden.device, hidden.dtype).error
     cut = _cut(len(hidden), len(weight), tile, hidden.device)
     described = tile.descriptors and _describable(hidden, weight)
-    described_out = tile.described_out and _describable(out)
+    outs = (out, out if remainder is None else remainder)
+    described_out = tile.described_out and _describable(*outs)
     _start(
         error_kernel,
         cut.token_blocks * cut.runs,
@@ -191,7 +193,7 @@ def write_errors(
         tokens,
         log_normaliser,
         share.contiguous(),
-        _source(out, tile.tokens, tile._replace(width=tile.vocab), described_out),
+        *(_source(each, tile.tokens, tile._replace(width=tile.vocab), described_out) for each in outs),
         len(hidden),
         len(weight),
         hidden.stride(0),
@@ -209,6 +211,7 @@ def write_errors(
         SLOPED=sloped,
         DESCRIPTORS=described,
         DESCRIBED_OUT=described_out,
+        REMAINDER=remainder is not None,
         FLATTEN=tile.flatten,
         PRECISION=_precision(hidden.dtype),
         warps=tile.warps,

@@ -74,6 +74,7 @@ class _HeadLogp(torch.autograd.Function):
                 sloped=True,
                 by_hidden=by_hidden,
                 by_weight=by_weight,
+                remainders=False,
                 buffer_bytes=ctx.buffer_bytes,
             )
         return (
@@ -142,6 +143,7 @@ def _products(
             sloped=sloped,
             by_hidden=by_hidden,
             by_weight=not by_hidden,
+            remainders=True,
             buffer_bytes=buffer_bytes,
         )
     part = hidden_part if by_hidden else weight_part
@@ -165,7 +167,8 @@ def head_weight_sum(
     """sum_t share_t (e_y - p) x h, p by the rule: DelTA's exact vectors, which leave the 1 / temperature out.
 
     With `sloped`, (e_y - p) is multiplied by d logit / d (h W'), which makes it sum_t share_t d logp_t / d W to the letter.
-    `logp` of the tokens under the same head and rule, where it is known, spares one of three products.
+    `logp` of the tokens under the same head and rule, where it is known, spares one of three products (of four in half precision,
+    whose rounding of (e_y - p) is made up for by one more).
     """
     _check(hidden, weight, tokens, rule)
     if backend == "plain":
