@@ -71,14 +71,17 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def begin(self, config_toml: str) -> None:
-        """Made beside its place and renamed, so that a folder of this name always says how to go on."""
+    def begin(self, config_toml: str, ways: Mapping[str, Any] | None = None) -> None:
+        """Made beside its place and renamed, so that a folder of this name always says how to go on.
+
+        `ways`: which of its ways an engine took where it was left to choose.
+        """
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}{PARTIAL}")
         try:
             (fresh / "tokens").mkdir(parents=True)
             made = RunFolder(fresh)
             made.write_config(config_toml)
-            made.write_json("env.json", describe_environment())
+            made.write_json("env.json", describe_environment() | ({} if ways is None else {"ways": ways}))
             _remove_if_empty(self.checkpoints)
             fresh.rename(self.path)
         except (OSError, StorageError) as problem:

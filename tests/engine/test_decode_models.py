@@ -21,7 +21,7 @@ from transformers import (
 from tiny import tiny_policy
 from tokencredit.engine.local.decode import FastSampler, why_not
 from tokencredit.engine.local.decode.family import anatomy, why_not_kernels, why_not_model
-from tokencredit.engine.local.decode.weights import Weights
+from tokencredit.engine.local.decode.weights import Weights, _matrices
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import gather_evidence
@@ -114,7 +114,7 @@ def test_bfloat16_weights_are_read_where_they_are_and_an_update_is_seen() -> Non
     torch.manual_seed(0)
     policy = policy_of(llama(initializer_range=0.4).to(torch.bfloat16))
     weights = Weights(policy.model, torch.bfloat16)
-    assert weights.copied_bytes == 0
+    assert weights.used is weights.own
     assert weights.used.layers[1].gate.data_ptr() == policy.model.get_parameter("model.layers.1.mlp.gate_proj.weight").data_ptr()
     sampler = FastSampler(policy, backend="plain")
     before = drawn(policy, sampler)
@@ -130,7 +130,10 @@ def test_float32_weights_have_one_copy_that_is_refreshed_at_each_call() -> None:
     policy = policy_of(llama(initializer_range=0.4))
     weights = Weights(policy.model, torch.bfloat16)
     matrices = sum(weight.numel() for name, weight in policy.model.named_parameters() if "norm" not in name and "embed" not in name)
-    assert weights.copied_bytes == 2 * matrices
+    assert sum(matrix.nbytes for matrix in _matrices(weights.used)) == 2 * matrices
+    own = {parameter.data_ptr() for parameter in policy.model.parameters()}
+    assert not own & {matrix.data_ptr() for matrix in _matrices(weights.used)}
+    assert weights.used.embeddings is weights.own.embeddings
     place = weights.used.layers[0].down.data_ptr()
     weights.refresh()
     assert weights.used.layers[0].down.data_ptr() == place

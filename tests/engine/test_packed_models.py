@@ -1,5 +1,6 @@
 """Which models are packed, by which rule their logits follow from hidden states, and why others are refused."""
 
+import re
 from typing import Any
 
 import pytest
@@ -155,6 +156,40 @@ def test_a_model_in_training_mode_is_refused_until_it_is_not() -> None:
     model = llama().train()
     assert why_not_packed(model) == "it is in training mode, in which it may drop out"
     assert why_not_packed(model.eval()) is None
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=str,
+)
+def test_a_trial_that_ran_out_of_memory_says_nothing_of_the_model(problem: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise problem
+
+    model = llama()
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "packed_hidden", failing)
+        with pytest.raises(RuntimeError, match=re.escape(str(problem))):
+            why_not_packed(model)
+    assert why_not_packed(model) is None
+
+
+def test_a_trial_that_failed_otherwise_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("shape '[2]' is invalid")
+
+    model = llama()
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "packed_hidden", failing)
+        assert why_not_packed(model) == "a packed pass fails: shape '[2]' is invalid"
+    assert why_not_packed(model) == "a packed pass fails: shape '[2]' is invalid"
 
 
 def test_each_model_is_tried_once_and_forgotten_with_it() -> None:

@@ -1,5 +1,8 @@
 """Packed passes in training: the same evidence, plan, gradient and credit as padded ones, wherever hidden states wait."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -8,7 +11,10 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 import tokencredit.engine.local.passes as passes_module
+import tokencredit.engine.local.pipeline as pipeline_module
+import tokencredit.engine.local.step as step_module
 import tokencredit.engine.local.update as update_module
+import tokencredit.probe.packed_evidence as evidence_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import build_objective
@@ -17,12 +23,15 @@ from tokencredit.config import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.passes import PADDED, Passes, choose_passes
+from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
-from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import TokenEvidence, gather_evidence, response_logits
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.probe.forward import TokenEvidence, gather_evidence, response_logits, row_cost
+from tokencredit.probe.packed import packed_hidden
 from tokencredit.probe.packed_evidence import FeatureRoom, gather_packed_evidence
+from tokencredit.probe.packing import PackedLayout
 from tokencredit.types import Rollouts
 
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
@@ -79,6 +88,87 @@ def test_evidence_is_that_of_the_padded_pass_wherever_hidden_states_wait(room: F
     assert torch.allclose(packed.entropy, padded.entropy, atol=1e-12)
     assert padded.hidden is not None
     assert torch.allclose(features(packed), padded.hidden[rollouts.loss_mask], atol=1e-12)
+
+
+class Tight:
+    """Recomputed passes of more than `limit` packed tokens run out of memory; the others are counted."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, limit: int) -> None:
+        self.seen: list[int] = []
+        self.failed = 0
+
+        def bounded(model: Any, layout: PackedLayout) -> Tensor:
+            if layout.ids.shape[1] > limit:
+                self.failed += 1
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            self.seen.append(layout.ids.shape[1])
+            return packed_hidden(model, layout)
+
+        # The scoring pass itself takes another way to the same function.
+        patch.setattr(evidence_module, "packed_hidden", bounded)
+
+
+def test_hidden_states_that_are_computed_again_get_by_with_half_once_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rollouts = tiny_policy(), made_up_rollouts()
+    asked: dict[str, Any] = {"recipe": "delta", "passes": "packed", "features": "recompute", "dtype": "float64"}
+    pipeline = Pipeline(small_config(**asked, optimizer={"max_tokens": 60}))
+    told: list[str] = []
+    forgotten: list[None] = []
+    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, tell=told.append, forget=lambda: forgotten.append(None))
+    roomy = features(found)
+    longest = max(row_cost(rollouts))
+    tight = Tight(monkeypatch, limit=max(longest, 31))
+    assert torch.allclose(features(found), roomy, atol=1e-12)
+    assert (len(told), len(forgotten), tight.failed) == (1, 1, 1)
+    assert re.match(r"out of memory while computing hidden states again with \d+ tokens in a pass; trying again .* with \d+", told[0])
+    # What was too much is not tried at the next sweep.
+    assert torch.allclose(features(found), roomy, atol=1e-12)
+    assert (len(told), tight.failed) == (1, 1)
+    monkeypatch.undo()
+    Tight(monkeypatch, limit=1)
+    with pytest.raises(GuardError, match="out of memory while computing hidden states again, also with"):
+        features(found)
+
+
+def test_hidden_states_that_are_computed_again_begin_as_scoring_passes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rollouts = tiny_policy(), made_up_rollouts()
+    inside: list[bool] = []
+
+    @contextmanager
+    def beginning(model: Any) -> Iterator[None]:
+        inside.append(True)
+        yield
+        inside.pop()
+
+    def watched(model: Any, layout: PackedLayout) -> Tensor:
+        assert inside
+        return packed_hidden(model, layout)
+
+    class Compiled(Passes):
+        def beginning(self, model: Any) -> Any:
+            return beginning(model)
+
+    monkeypatch.setattr(evidence_module, "packed_hidden", watched)
+    pipeline = Pipeline(small_config(recipe="delta", passes="packed", features="recompute", dtype="float64"))
+    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, passes=Compiled(packed=True, compiled=True))
+    assert not inside
+    assert features(found).abs().max() > 0
+    assert not inside
+
+
+def test_a_run_chooses_its_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+
+    def counted(config: TrainConfig, model: Any) -> Passes:
+        asked.append(None)
+        return choose_passes(config, model)
+
+    for module in (step_module, pipeline_module):
+        monkeypatch.setattr(module, "choose_passes", counted)
+    stepper = stepper_of(small_config(recipe="delta", scoring="pass", kl={"beta": 0.1}))
+    for number in range(2):
+        assert stepper.step(number, StageState(), Stopwatch()).trained is not None
+    assert len(asked) == 1
 
 
 def test_hidden_states_are_kept_only_where_asked() -> None:

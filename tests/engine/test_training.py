@@ -1,5 +1,8 @@
 """The loss of one optimizer step: its gradient is kappa, and its shares sum to the whole however rows are cut and wherever they lie."""
 
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,6 +22,7 @@ from engine.training_cases import (
     whole_share,
 )
 from tiny import CONSTANT
+from tokencredit import types
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine import training
 from tokencredit.objective.kappa import token_kappa
@@ -101,6 +105,30 @@ def test_rows_are_gathered_with_their_credit_grade_and_scale() -> None:
     assert inputs.row is not None
     assert inputs.row.tolist() == list(rows)
     assert torch.equal(inputs.logp, inputs.old_logp)
+
+
+def test_no_number_is_read_back_while_rows_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors without numbers stand for those of a device that is still at work: reading one fails."""
+    step, device = made_up_step(), torch.device("meta")
+    monkeypatch.setattr(types, "_none_where", lambda *_: None)
+
+    def elsewhere(value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{field.name: elsewhere(getattr(value, field.name)) for field in fields(value)})
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    built = AggregatedObjective(EVERY["ppo-clip"], "sequence-mean", CONSTANT)
+    rows = torch.tensor([8, 2, 0], device=device)
+    made = training.gather_rows(elsewhere(step.credited), step.planned, rows, built, width=3, seed=SEED)
+    assert (made.inputs.credit.device, made.inputs.credit.shape) == (device, (3, 3))
+
+
+def test_a_row_of_another_step_has_no_scale() -> None:
+    step = made_up_step()
+    assert 5 not in step.planned.rows
+    inputs = gathered(step, (8, 5), AggregatedObjective(EVERY["ppo-clip"], "sequence-mean", CONSTANT)).inputs
+    assert inputs.credit[0].isfinite().all()
+    assert inputs.credit[1].isnan().all()
 
 
 def test_a_weight_knows_the_whole_response_and_nothing_unscored() -> None:

@@ -20,9 +20,7 @@ MUTANTS: dict[str, Edit] = {
     "weights are left out": Edit("engine.training", "masked_sum(batch.weight * token_loss", "masked_sum(token_loss"),
     "masked tokens count": Edit("engine.training", "masked_sum(batch.weight * token_loss, batch.inputs.mask)", "token_loss.sum()"),
     "credit is not scaled": Edit("engine.training", " * factor[:, None],", ","),
-    "scales in the order of the batch": Edit(
-        "engine.training", "dict(zip(step.rows, step.credit_scale, strict=True))", "dict(zip(sorted(step.rows), step.credit_scale))"
-    ),
+    "scales in the order of the batch": Edit("engine.training", "scales[list(step.rows)] =", "scales[sorted(step.rows)] ="),
     "the ungraded have a say": Edit("engine.training", ".where(credited.scored.graded[rows], torch.nan)", ""),
     "rows are counted anew": Edit("engine.training", "row=rows,", "row=torch.arange(len(rows)),"),
     "lengths of what is shown": Edit(

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -312,6 +313,36 @@ def test_a_replay_takes_the_step_that_the_run_would_have_taken(tmp_path: Path, m
     replay(tmp_path / "run" / "guards" / "step-000002")
     state = kept[0].policy.model.state_dict()
     assert all(torch.equal(state[name], value) for name, value in weights(tmp_path / "whole").items())
+
+
+@pytest.mark.parametrize(("poison", "computed"), [(poison_credit, 1), (poison_loss, 0)])
+def test_a_replay_keeps_hidden_states_no_longer_than_training_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: Callable[[pytest.MonkeyPatch], None], computed: int
+) -> None:
+    """They are computed where credit is still to be assigned, and gone when optimizer steps are taken."""
+    with pytest.MonkeyPatch.context() as patch:
+        poison(patch)
+        run(quiet_config(steps=2, recipe="delta"), tmp_path / "run")
+    from tokencredit.engine.local.pipeline import Pipeline
+    from tokencredit.engine.local.step import Stepper
+
+    hidden: list[weakref.ref[torch.Tensor]] = []
+    at_the_step: list[bool] = []
+    score, take = Pipeline.score_tokens, Stepper.take
+
+    def scoring(*given: Any, **named: Any) -> Any:
+        found = score(*given, **named)
+        hidden.extend([] if found.hidden is None else [weakref.ref(found.hidden)])
+        return found
+
+    def taking(*given: Any, **named: Any) -> Any:
+        at_the_step.extend(one() is not None for one in hidden)
+        return take(*given, **named)
+
+    monkeypatch.setattr(Pipeline, "score_tokens", scoring)
+    monkeypatch.setattr(Stepper, "take", taking)
+    replay(tmp_path / "run" / "guards" / "step-000002")
+    assert at_the_step == [False] * computed
 
 
 def test_a_damaged_dump_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import run, small_config, weights
+from engine.runs import run, small_config, stepper_of, weights
 from fault.command import SMALL
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
+from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import update
 from tokencredit.engine.local.memory import is_out_of_memory, recut, with_half_on_failure
+from tokencredit.engine.local.refused import _score_again
+from tokencredit.engine.local.sample import sample_plainly
+from tokencredit.engine.local.showcase import showcase
+from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import GuardError
 from tokencredit.objective import OBJECTIVES
@@ -146,6 +151,31 @@ def test_what_the_sampler_keeps_is_given_back_before_another_try(monkeypatch: py
     assert released == ["released"]
 
 
+@pytest.mark.parametrize("dies", ["showing", "replaying"])
+def test_whoever_scores_gives_back_first_what_the_sampler_keeps(dies: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[str] = []
+
+    class Keeping:
+        def sample(self, *given: Any, **named: Any) -> Any:
+            return sample_plainly(*given, **named)
+
+        def release(self) -> None:
+            released.append(dies)
+
+    config = small_config(scoring="pass", dtype="float64", optimizer={"steps_per_batch": 2})
+    stepper = stepper_of(config)
+    stepper.policy = replace(stepper.policy, sampler=Keeping())
+    gathered = stepper.gather(0, Stopwatch())
+    assert not released
+    small = Small(monkeypatch, limit=1500 if dies == "showing" else 620)
+    if dies == "showing":
+        assert showcase(config, stepper.policy, stepper.task, StageState(), problems=16)
+    else:
+        assert "finite log-probs for every response" in _score_again(stepper, gathered)
+    assert max(small.seen) > small.limit
+    assert released == [dies]
+
+
 def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tokencredit.engine.local import collect
 
@@ -161,7 +191,9 @@ def test_what_is_and_what_is_not_running_out_of_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
     assert not is_out_of_memory(RuntimeError("shape '[2]' is invalid"))
+    assert not is_out_of_memory(GuardError("out of memory while scoring tokens, also with 20 tokens in a pass")), "it has been told"
     with pytest.raises(RuntimeError, match="shape"):
         with_half_on_failure(fails_otherwise, budget=8, longest=2, doing="x", tell=print, forget=lambda: None)
 

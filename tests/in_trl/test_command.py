@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from tokenizers.processors import TemplateProcessing
 from engine.runs import SMALL, Silent
 from tokencredit.cli import run as command
 from tokencredit.compose import resolve
+from tokencredit.config import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.engine.local import train as local
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.signals import StopRequest
@@ -289,6 +290,11 @@ def test_without_a_scoring_pass_the_tokens_say_so(tmp_path: Path) -> None:
         ({"lora": {"rank": 2}}, "lora.rank is 2, but only the local engine adds adapters to a run; set it to 0"),
         ({"optimizer": {"steps_per_batch": 2, "gradient_checkpointing": True}}, "optimizer.gradient_checkpointing is true, but only"),
         ({"scoring": "sampler"}, "scoring is 'sampler', but TRL scores tokens in a pass of its own"),
+        ({"sampler": "plain"}, "sampler is 'plain', but TRL samples and passes rows through the model itself; use 'auto'"),
+        ({"passes": "packed"}, "passes is 'packed', but TRL samples and passes rows"),
+        ({"compile": "off"}, "compile is 'off', but TRL samples and passes rows"),
+        ({"features": "host"}, "features is 'host', but TRL samples and passes rows"),
+        ({"features_gib": 2.0}, "features_gib is 2, but TRL keeps no hidden states of packed passes; leave it at 8"),
         ({"sampling": {"group_size": 1}, "recipe": "reinforce++"}, "sampling.group_size is 1, but TRL compares at least 2"),
         ({"seed": 2**32}, "seed is 4294967296, but TRL takes seeds below 4294967296"),
         ({"device": "cuda"}, "device is 'cuda' but torch sees no CUDA device"),
@@ -311,6 +317,13 @@ def test_what_trl_cannot_honour_is_refused(changes: dict[str, Any], words: str, 
     with pytest.raises(ConfigError):
         train(config, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_whatever_only_packed_passes_heed_is_refused() -> None:
+    for name in HEEDED_BY_PACKED:
+        for value in set(get_args(TrainConfig.model_fields[name].annotation)) - {"auto"}:
+            with pytest.raises(ConfigError, match=f"{name} is '{value}', but TRL"):
+                refuse(resolve([SMALL, {"engine": "trl", name: value}]))
 
 
 def test_a_model_that_cannot_read_the_task_is_refused(tmp_path: Path) -> None:

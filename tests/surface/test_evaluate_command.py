@@ -1,6 +1,8 @@
 """`tokencredit evaluate`: what it prints and writes, where its settings come from, and what it refuses before a model is loaded."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,10 +12,13 @@ from engine.runs import run as train
 from engine.runs import small_config
 from fault.command import assert_refused, tokencredit
 from tokencredit.commands.asked import Setting, parse_evaluate
-from tokencredit.commands.evaluate import _task, run
+from tokencredit.commands.evaluate import _check_gold, _tasks, run
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.grade.pool import GraderPool
+from tokencredit.grade.verdict import Verdict
+from tokencredit.tasks import GoldReport, Jsonl, Split
 
 QUICK = ("--problems", "6", "--samples", "4")
 Say = Callable[..., str]
@@ -175,9 +180,69 @@ def test_what_a_run_left_out_of_its_own_file_says_nothing_of_another(tmp_path: P
     (run_folder / "gold.json").write_text(json.dumps({"checked": 40, "failed": []}))
 
     def asked(config: TrainConfig) -> int:
-        task = _task(str(run_folder), Setting("", config))
+        settings = [Setting("", config)]
+        [task] = tasks = _tasks(settings)
+        _check_gold(str(run_folder), "train", settings, tasks)
         return len({problem.prompt for problem in task.problems(40, split="train", seed=0)})
 
     every = asked(own)
     assert 30 < every <= 40
     assert asked(other) <= 20 < every
+
+
+def file_of_sums(tmp_path: Path, count: int = 40) -> str:
+    """Prompts that the shipped base can read."""
+    rows = [{"question": f"{number % 10}+{number // 10}=", "answer": str(number % 10 + number // 10)} for number in range(count)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(tmp_path / "sums.jsonl")
+
+
+def test_settings_of_one_task_share_it_and_its_gold_answers_are_graded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graded: list[int] = []
+    check = Jsonl.check_gold_of
+
+    def counted(self: Jsonl, split: Split) -> GoldReport:
+        graded.append(id(self))
+        return check(self, split)
+
+    monkeypatch.setattr(Jsonl, "check_gold_of", counted)
+    task = {"type": "jsonl", "path": file_of_sums(tmp_path), "workers": 1}
+    configs = [small_config(task=task, sampling={"temperature": heat}) for heat in (0.5, 1.0)]
+    other = small_config(task=task | {"grading": "exact"})
+    settings = [Setting("", config) for config in (*configs, other)]
+    tasks = _tasks(settings)
+    _check_gold("steps-shift", "held-out", settings, tasks)
+    assert tasks[0] is tasks[1] is not tasks[2]
+    assert graded == [id(tasks[0]), id(tasks[2])]
+
+
+@pytest.mark.parametrize(
+    ("split", "few_shot", "sides"),
+    [("held-out", 0, {"held-out"}), ("train", 0, {"train"}), ("train", 1, {"train"}), ("held-out", 1, {"held-out", "train"})],
+)
+def test_gold_answers_are_graded_only_of_rows_that_may_be_asked_or_shown(
+    split: Split, few_shot: int, sides: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graded: list[str] = []
+
+    def grade(self: GraderPool, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        graded.extend(gold for gold, _ in pairs)
+        return [Verdict(float(gold != "3")) for gold, _ in pairs]
+
+    monkeypatch.setattr(GraderPool, "grade", grade)
+    for side, first in (("train", 0), ("held-out", 100)):
+        rows = [{"question": f"{number}?", "answer": str(number)} for number in range(first, first + 9)]
+        (tmp_path / f"{side}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"path": str(tmp_path / "train.jsonl"), "held_out_path": str(tmp_path / "held-out.jsonl")}
+    settings = [Setting("", small_config(task={"type": "jsonl", **files}, prompt={"few_shot": few_shot}))]
+    [task] = tasks = _tasks(settings)
+    _check_gold("steps-shift", split, settings, tasks)
+    assert {"held-out" if int(gold) >= 100 else "train" for gold in graded} == sides
+    assert len(graded) == 9 * len(sides)
+    assert len({problem.answer for problem in task.problems(9, split="train", seed=0)}) == 9 - ("train" in sides)
+
+
+def test_counting_and_parsing_need_no_model_code() -> None:
+    code = "import sys, tokencredit.commands.evaluate, tokencredit.commands.progress; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

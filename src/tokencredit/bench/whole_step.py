@@ -15,7 +15,6 @@ from tokencredit.bench.timing import WaitingStopwatch, allocated, compiled_graph
 from tokencredit.compose import resolve
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.passes import choose_passes
 from tokencredit.engine.local.step import Stepper
 
 RECIPES = ("dapo", "delta", "cancellation")
@@ -99,7 +98,7 @@ class Training:
         stepper = self.stepper
         sampler = stepper.policy.sampler
         named = "plain" if sampler is None else type(sampler).__name__
-        return choose_passes(stepper.config, stepper.policy.model)._asdict() | {"sampler": named, "dtype": stepper.config.dtype}
+        return stepper.passes._asdict() | {"sampler": named, "dtype": stepper.config.dtype}
 
 
 def train_in_turns(runs: Mapping[str, Training], *, repeats: int) -> None:

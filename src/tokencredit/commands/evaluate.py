@@ -19,12 +19,13 @@ from tokencredit.rollout_file.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
 from tokencredit.stages import knobs
 from tokencredit.storage.whole import write_whole
+from tokencredit.task_choice import TaskChoice
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.measure import Measured
     from tokencredit.engine.local.policy import Policy
     from tokencredit.engine.local.suits import Verdict
-    from tokencredit.tasks import Problem, Task
+    from tokencredit.tasks import Problem, Split, Task
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -60,15 +61,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting]) -> tuple[list["Measured"], list[dict[str, Any]]]:
-    """Tasks and problems before the model: they are quick, and what is wrong with them is told at once. Torch is loaded from here on."""
+    """Tasks and problems before the model: they are quick, and what is wrong with them is told at once, before torch is loaded."""
+    tasks = _tasks(settings)
+    _check_gold(model, options.split, settings, tasks)
+    problems = [_problems(options, setting, task) for setting, task in zip(settings, tasks, strict=True)]
+
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.fit import check_fit
     from tokencredit.engine.local.measure import measure
     from tokencredit.engine.local.memory import memory_in_words
     from tokencredit.engine.local.prompted import prompted
 
-    tasks = [_task(model, setting) for setting in settings]
-    problems = [_problems(options, setting, task) for setting, task in zip(settings, tasks, strict=True)]
     bare = _policy(model, settings[0])
     policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
     for policy, task, asked, setting in zip(policies, tasks, problems, settings, strict=True):
@@ -88,21 +91,35 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
     return found, rows
 
 
-def _task(model: str, setting: Setting) -> "Task":
-    """Rows whose own gold answer is not graded right are not asked; a run has told which."""
-    from tokencredit.engine.gold import check_gold
-    from tokencredit.tasks import TASKS, GoldChecking
+def _tasks(settings: Sequence[Setting]) -> list["Task"]:
+    """Settings that vary something else share one task, whose gold answers are then graded once."""
+    from tokencredit.tasks import TASKS
 
-    task: Task = TASKS[setting.config.task.type](**knobs(setting.config.task))
-    if is_run(model) and resolve([stored_layer(model)]).task == setting.config.task:
-        report = check_gold(task, RunFolder(Path(model)))
-    else:
-        report = task.check_gold() if isinstance(task, GoldChecking) else None
-    if report is not None and report.failed:
-        line, why = report.failed[0]
-        said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked, such as line {line} of {why}"
-        print(brief(said), file=sys.stderr)
-    return task
+    made: list[tuple[TaskChoice, Task]] = []
+    for choice in (setting.config.task for setting in settings):
+        known = [task for other, task in made if other == choice]
+        made.append((choice, known[0] if known else TASKS[choice.type](**knobs(choice))))
+    return [task for _, task in made]
+
+
+def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: Sequence["Task"]) -> None:
+    """Rows whose own gold answer is not graded right are not asked; a run has told which. Training rows are asked, or shown as examples."""
+    from tokencredit.engine.gold import check_gold
+    from tokencredit.tasks import GoldChecking
+    from tokencredit.tasks.protocol import GoldCheckingBySide
+
+    shown = any(setting.config.prompt.few_shot for setting in settings)
+    for setting, task in {id(task): (setting, task) for setting, task in zip(settings, tasks, strict=True)}.values():
+        if is_run(model) and resolve([stored_layer(model)]).task == setting.config.task:
+            report = check_gold(task, RunFolder(Path(model)))
+        elif isinstance(task, GoldCheckingBySide) and (split == "train" or not shown):
+            report = task.check_gold_of(split)
+        else:
+            report = task.check_gold() if isinstance(task, GoldChecking) else None
+        if report is not None and report.failed:
+            line, why = report.failed[0]
+            told = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked"
+            print(brief(f"{told}, such as line {line} of {why}"), file=sys.stderr)
 
 
 def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list["Problem"]:

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tokencredit.config import TrainConfig
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.showcase import ShownResponse
 from tokencredit.report.terminal import credit_legend, credit_line
 from tokencredit.report.visible import brief, visible
+
+if TYPE_CHECKING:
+    from tokencredit.engine.local.evaluate import Accuracy
+    from tokencredit.engine.local.policy import Policy
+    from tokencredit.engine.local.showcase import ShownResponse
 
 
 def _percent(value: float) -> str:
@@ -37,7 +39,7 @@ class RunProgress:
             what = config.recipe if config.source == "policy" else "demonstrations"
             console.print(visible(f"training {what} on {config.task.type} from {config.model}, {into}"), markup=False)
 
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+    def began(self, policy: "Policy", before: "Accuracy", step: int) -> None:
         self.first_step = step
         if self.bar is not None and self.task_id is not None:
             self.bar.update(self.task_id, completed=step)
@@ -102,7 +104,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def print_summary(result: dict[str, Any], folder: Path, shown: Sequence[ShownResponse]) -> None:
+def print_summary(result: dict[str, Any], folder: Path, shown: Sequence["ShownResponse"]) -> None:
     console = Console()
     before, after = result["before"], result["after"]
     table = Table(title=f"held-out accuracy, {before['problems']} problems", title_justify="left")

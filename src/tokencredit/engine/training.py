@@ -23,10 +23,6 @@ class MicroBatch(NamedTuple):
     denominator: float
 
 
-def credit_scales(step: PlannedStep) -> dict[int, float] | None:
-    return None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
-
-
 def step_seed(seed: int, number: int) -> int:
     """For the draws of optimizer step `number` of a plan, counted from 0."""
     return derive_seed(seed, "optimizer-step", number)
@@ -36,10 +32,10 @@ def gather_rows(
     credited: Credited, step: PlannedStep, rows: Int[Tensor, " some"], built: AggregatedObjective, *, width: int, seed: int
 ) -> MicroBatch:
     """The rows of one micro-batch of a planned step, `width` tokens wide."""
-    rollouts, scale = credited.rollouts, credit_scales(step)
+    rollouts = credited.rollouts
     mask = rollouts.loss_mask[rows]
     old_logp = credited.old_logp[rows, :width]
-    factor = torch.ones_like(old_logp[:, 0]) if scale is None else old_logp.new_tensor([scale[row] for row in rows.tolist()])
+    factor = _scales(step, len(rollouts.mask), old_logp)[rows]
 
     def in_batch(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[rows, :width].to(old_logp.dtype)
@@ -58,6 +54,18 @@ def gather_rows(
     )
     weight = token_weight(inputs.mask, mask.sum(-1).to(old_logp.dtype), aggregation=built.aggregation)
     return MicroBatch(inputs, weight, step.denominator)
+
+
+def _scales(step: PlannedStep, rows: int, like: Tensor) -> Float[Tensor, " seq"]:
+    """What the step multiplies the credit of each of its rows by; no number for any other row.
+
+    Of every row, so that the host need not read which of them somebody asks for: that would wait for the device.
+    """
+    if step.credit_scale is None:
+        return like.new_ones(rows)
+    scales = torch.full((rows,), torch.nan, dtype=like.dtype)
+    scales[list(step.rows)] = torch.tensor(step.credit_scale, dtype=like.dtype)
+    return scales.to(like.device, non_blocking=True)
 
 
 @torch.no_grad()

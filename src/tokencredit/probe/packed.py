@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.head import HeadRule, head_statistics
 from tokencredit.probe.forward import lm_head, response_logits
+from tokencredit.probe.out_of_memory import is_out_of_memory
 from tokencredit.probe.packed_attention import SEGMENTS, let_pack
 from tokencredit.probe.packing import PackedLayout, pack
 
@@ -161,9 +162,9 @@ def _tried(model: PreTrainedModel) -> _Examined:
                 response_logits(model, [prompt], row[None, :long].to(model.device))
                 for prompt, row, long in zip(prompts, tokens, _TRIAL_LENGTHS, strict=True)
             ]
-    except torch.OutOfMemoryError:
-        raise
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as problem:
+        if is_out_of_memory(problem):
+            raise
         return _Examined(f"a packed pass fails: {problem}")
     if not _near(hidden, torch.cat([each.hidden[0] for each in own])):
         return _Examined("a packed pass gives other hidden states than its own forward")

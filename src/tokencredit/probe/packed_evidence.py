@@ -4,8 +4,9 @@ Hidden states stay in the precision in which the head was given them, one after 
 (`FeatureRoom`) puts them: on the device, on the host, or nowhere, and then they are computed again whenever they are asked for.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Int
@@ -26,6 +27,24 @@ class FeatureRoom(NamedTuple):
 
     kept: Literal["auto", "host", "recompute"] = "auto"
     device_bytes: int = 8 * 2**30
+
+
+class Halving(Protocol):
+    """`work(tokens in a pass)`; where memory runs out, once more with fewer, but never fewer than the longest row takes."""
+
+    def __call__(self, work: Callable[[int], Tensor], *, budget: int, longest: int) -> Tensor: ...
+
+
+def _at_once(work: Callable[[int], Tensor], *, budget: int, longest: int) -> Tensor:
+    return work(budget)
+
+
+class PassRunner(NamedTuple):
+    """How passes are run that are taken after the scoring pass is over."""
+
+    beginning: Callable[[], AbstractContextManager[None]] = nullcontext
+    """They begin inside."""
+    halving: Halving = _at_once
 
 
 class HostRows(NamedTuple):
@@ -59,8 +78,12 @@ def gather_packed_evidence(
     keep_hidden: bool = False,
     dtype: str = "float32",
     room: FeatureRoom = FeatureRoom(),  # noqa: B008 (frozen)
+    again: PassRunner = PassRunner(),  # noqa: B008 (frozen)
 ) -> TokenEvidence:
-    """Score every response token once, in packed passes of at most `max_tokens`."""
+    """Score every response token once, in packed passes of at most `max_tokens`.
+
+    Hidden states that are kept nowhere are computed `again` at every sweep over them, in passes of this size too.
+    """
     host, cost = on_host(rollouts), row_cost(rollouts)
     mask, device = rollouts.mask, rollouts.mask.device
     scored_dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
@@ -82,7 +105,7 @@ def gather_packed_evidence(
             place, hidden = (_valid(each, part) for each in (scores.layout.place, hidden))
             store.put(number[index, :width].flatten()[place], hidden)
     if keep_hidden and room.kept == "recompute":
-        return TokenEvidence(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype))
+        return TokenEvidence(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype, again))
     return TokenEvidence(logp, entropy, None, None if store is None else store.source())
 
 
@@ -107,35 +130,49 @@ def _store(hidden: Tensor, tokens: int, device: torch.device, room: FeatureRoom)
     return FeatureStore(tokens, hidden.shape[1], hidden.dtype, device, device_bytes=allowed)
 
 
-def _computed_again(model: PreTrainedModel, host: HostRows, cost: Sequence[int], max_tokens: int, dtype: str) -> FeatureSource:
-    """Rows in their own order, as many at once as fit into a pass."""
+def _computed_again(
+    model: PreTrainedModel, host: HostRows, cost: Sequence[int], max_tokens: int, dtype: str, runner: PassRunner
+) -> FeatureSource:
+    """Rows in their own order, as many at once as fit into a pass; once that was too many, fewer for all that follow."""
     rows_of: dict[int, list[int]] = {}
     runs: list[slice] = []
     counts = host.valid.sum(-1).tolist()
-    for rows in _in_order(counts, cost, max_tokens):
+    for rows in _in_order((row for row, count in enumerate(counts) if count), cost, max_tokens):
         start = runs[-1].stop if runs else 0
         runs.append(slice(start, start + sum(counts[row] for row in rows)))
         rows_of[start] = rows
+    most = max_tokens
+
+    def hidden(rows: Sequence[int]) -> Tensor:
+        part = host.cut(rows)
+        with precision(model, dtype), runner.beginning():
+            return _valid(_as_multiplied(packed_hidden(model, pack(part.prompts, part.tokens, part.mask, model.device))), part)
 
     @torch.no_grad()
     def again(run: slice) -> Tensor:
-        part = host.cut(rows_of[run.start])
-        with precision(model, dtype):
-            return _valid(_as_multiplied(packed_hidden(model, pack(part.prompts, part.tokens, part.mask, model.device))), part)
+        rows = rows_of[run.start]
+        longest = max(cost[row] for row in rows)
+        budget = max(longest, min(most, sum(cost[row] for row in rows)))
+
+        def work(tokens: int) -> Tensor:
+            nonlocal most
+            most = tokens if tokens < budget else most
+            parts = [hidden(some) for some in _in_order(rows, cost, tokens)]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        return runner.halving(work, budget=budget, longest=longest)
 
     return RecomputedFeatures(again, runs, model.config.get_text_config().hidden_size)
 
 
-def _in_order(counts: Sequence[int], cost: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    rows: list[int] = []
+def _in_order(rows: Iterable[int], cost: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    some: list[int] = []
     taken = 0
-    for row, count in enumerate(counts):
-        if not count:
-            continue
-        if rows and taken + cost[row] > max_tokens:
-            yield rows
-            rows, taken = [], 0
-        rows.append(row)
+    for row in rows:
+        if some and taken + cost[row] > max_tokens:
+            yield some
+            some, taken = [], 0
+        some.append(row)
         taken += cost[row]
-    if rows:
-        yield rows
+    if some:
+        yield some

@@ -1,7 +1,7 @@
 """How to do it again: every number with its origin, the exact command, versions and commit."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokencredit.choices import STAGES
@@ -76,7 +76,7 @@ def methods(run: Run) -> Methods:
         paper=entry.paper,
         caveats=entry.caveats,
         stages=tuple(_stage_box(config, stage) for stage in (*STAGES, "kl", "correction")),
-        others=_others(config),
+        others=tuple(_with_way(run, setting) for setting in _others(config)),
         commands=_repeat(run, config),
         versions=_versions(run),
         commit=_commit(run),
@@ -112,6 +112,15 @@ def _others(config: TrainConfig) -> tuple[Setting, ...]:
         Setting(path, shown(value), "default" if path in usual and usual[path] == value else "set for this run")
         for path, value in flat(dumped).items()
     )
+
+
+def _with_way(run: Run, setting: Setting) -> Setting:
+    """What a choice that was left to the engine came to, the last time that the run went on."""
+    told = [ways for said in (run.environment, *run.resumes) if isinstance(ways := said.get("ways"), dict)]
+    way = told[-1].get(setting.path) if told else None
+    if setting.value != "auto" or not isinstance(way, dict) or not {"taken", "why"} <= way.keys():
+        return setting
+    return replace(setting, value=f"{setting.value}; here {brief(str(way['taken']))}: {brief(str(way['why']))}")
 
 
 def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:

@@ -118,10 +118,16 @@ class Jsonl:
         `checked` counts the rows for which a right response could be made: all of them, but for a pattern that matches
         neither the answer column nor the gold answer alone.
         """
+        return self._check("train", "held-out")
+
+    def check_gold_of(self, split: Split) -> GoldReport:
+        return self._check(split)
+
+    def _check(self, *splits: Split) -> GoldReport:
         asked = [
             (split, row, response)
-            for split, rows in self._sides.items()
-            for row in rows
+            for split in splits
+            for row in self._sides[split]
             if (response := self._grading.right_response(row, self._pattern)) is not None
         ]
         verdicts = self._pool.grade([(row.gold, response) for _, row, response in asked])

@@ -137,6 +137,13 @@ class GoldChecking(Task, Protocol):
         ...
 
 
+@runtime_checkable
+class GoldCheckingBySide(GoldChecking, Protocol):
+    """A task that can grade the gold answers of one side alone, for those who ask nothing of the other."""
+
+    def check_gold_of(self, split: Split) -> GoldReport: ...
+
+
 def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
     """One per (problem, response). A verifier that fails has graded nothing: NaN with the reason, never 0."""
     if isinstance(task, GradingTogether):

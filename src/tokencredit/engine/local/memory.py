@@ -9,6 +9,7 @@ import torch
 
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.errors import GuardError
+from tokencredit.probe.out_of_memory import is_out_of_memory
 from tokencredit.types import PlannedStep
 
 Found = TypeVar("Found")
@@ -17,16 +18,6 @@ Tell = Callable[[str], None]
 
 def silent(message: str) -> None:
     """Nobody is told."""
-
-
-ON_A_CPU = ("can't allocate memory", "not enough memory", "DefaultCPUAllocator")
-
-
-def is_out_of_memory(problem: BaseException) -> bool:
-    """A CPU's allocator has no error of its own; it is known by its words."""
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(problem, RuntimeError) and any(words in str(problem) for words in ON_A_CPU)
 
 
 def with_half_on_failure(

@@ -21,13 +21,13 @@ from tokencredit.tasks import Problem
 def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
     """Changes the policy, as training would."""
     credited, _, pipeline = credit_stored(policy, stored, config)
-    packed = choose_passes(config, policy.model).packed
-    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=packed)
+    passes = choose_passes(config, policy.model)
+    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=passes.packed)
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
     add_adapters(policy.model, config.lora, seed=config.seed)
     optimizer = make_optimizer(config, policy.model)
-    result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True)
+    result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True, passes=passes)
     by_group = dict(zip(stored.rollouts.group.tolist(), stored.prompts, strict=True))
     problems = [Problem(prompt=by_group[group] or "", answer="") for group in range(len(by_group))]
     return TrainedBatch(problems, credited, plan, result, microscope)

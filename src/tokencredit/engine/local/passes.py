@@ -40,17 +40,18 @@ def choose_passes(config: TrainConfig, model: PreTrainedModel) -> Passes:
     if reason is not None and (config.passes == "packed" or asked is not None):
         name = "passes" if asked is None else asked
         raise ConfigError(f"{name} is {getattr(config, name)!r} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
-    slow = _why_not_compiled(config, model)
+    slow = why_not_compiled(config, model)
     if config.compile == "on" and slow is not None:
         raise ConfigError(f"compile is 'on' but {slow}; use 'auto'")
-    worth = config.compile == "on" or (config.compile == "auto" and model.num_parameters() >= WORTH_COMPILING)
-    return Passes(reason is None, reason is None and worth and slow is None)
+    return Passes(reason is None, reason is None and config.compile != "off" and slow is None)
 
 
-def _why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
+def why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
     """Only flash attention takes rows of any layout; the padded buckets that stand in for it would be compiled for each anew."""
     if model.device.type != "cuda":
         return "the model is not on a GPU"
+    if config.compile == "auto" and model.num_parameters() < WORTH_COMPILING:
+        return f"it has {model.num_parameters():,} parameters, and below {WORTH_COMPILING:,} it is not worth it"
     if config.dtype != "bfloat16":
         return f"dtype is {config.dtype!r}, and flash attention takes bfloat16"
     text = model.config.get_text_config()

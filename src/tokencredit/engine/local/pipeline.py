@@ -9,11 +9,11 @@ from tokencredit.batching.micro import pass_tokens
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import Crediting, ModelFacts
 from tokencredit.engine.local.memory import Tell, silent, with_half_on_failure
-from tokencredit.engine.local.passes import choose_passes, feature_room
+from tokencredit.engine.local.passes import Passes, choose_passes, feature_room
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, head_weight, row_cost
-from tokencredit.probe.packed_evidence import gather_packed_evidence
+from tokencredit.probe.packed_evidence import PassRunner, gather_packed_evidence
 from tokencredit.types import Credited, Rollouts, StepPlan
 
 
@@ -47,13 +47,20 @@ class Pipeline(Crediting):
         rollouts: Rollouts,
         *,
         keep_hidden: bool,
+        passes: Passes | None = None,
         tell: Tell = silent,
         forget: Callable[[], None] = lambda: None,
     ) -> TokenEvidence:
-        """Log-prob, entropy, and hidden states where asked for, in one pass; `forget` gives memory back where there is too little."""
+        """Log-prob, entropy, and hidden states where asked for, in one pass; `forget` gives memory back where there is too little.
 
-        passes = choose_passes(self.config, model)
-        gather = partial(gather_packed_evidence, room=feature_room(self.config)) if passes.packed else gather_evidence
+        `passes` is what `choose_passes` says of the model, where somebody has asked it already.
+        """
+        passes = passes or choose_passes(self.config, model)
+        halving = partial(with_half_on_failure, tell=tell, forget=forget)
+        gather = gather_evidence
+        if passes.packed:
+            again = PassRunner(partial(passes.beginning, model), partial(halving, doing="computing hidden states again"))
+            gather = partial(gather_packed_evidence, room=feature_room(self.config), again=again)
 
         def score(tokens: int) -> TokenEvidence:
             with passes.beginning(model):
@@ -65,7 +72,7 @@ class Pipeline(Crediting):
         longest = max(cost, default=1)
         # What the largest pass really takes, so that half of it is less.
         budget = min(self.config.optimizer.max_tokens, pass_tokens(range(len(cost)), cost, packed=passes.packed))
-        return with_half_on_failure(score, budget=budget, longest=longest, doing="scoring tokens", tell=tell, forget=forget)
+        return halving(score, budget=budget, longest=longest, doing="scoring tokens")
 
     def check_budget(self, rollouts: Rollouts) -> None:
         longest, budget = max(row_cost(rollouts)), self.config.optimizer.max_tokens

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tokencredit.compose import read_toml, resolve, to_toml
-from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import FILE as GOLD
 from tokencredit.engine.guards import STAGES, check_log_probs
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.batch import GatheredBatch
-from tokencredit.engine.local.batch_file import save_batch
+from tokencredit.engine.local.batch_file import StoredBatch, save_batch
 from tokencredit.engine.local.checkpoint import (
     Progress,
     load_buffered,
@@ -33,6 +32,7 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.probe.forward import TokenEvidence
 from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
@@ -93,26 +93,36 @@ def replay(dump: Path) -> Replayed:
     stored = load_buffered(dump, stepper.policy.device)
     said = "the batch could not even be sampled" if stored is None else _score_again(stepper, stored.gathered)
     try:
-        gathered = stepper.gather(progress.step, Stopwatch()) if stored is None else _with_hidden(stepper, config, stored.gathered)
         planned = None if stored is None else stored.planned
         if planned is None:
-            planned = stepper.plan(progress.step, gathered, StageState(**progress.stage_state), Stopwatch())
+            # Never held by a name: hidden states are gone once the credit is assigned, as in training.
+            planned = stepper.plan(progress.step, _gathered(stepper, progress, stored), StageState(**progress.stage_state), Stopwatch())
         stepper.take(progress.step, planned, Stopwatch(), taken=None if stored is None else as_taken(stored.taken))
     except BadNumbersError as bad:
         return Replayed(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
     return Replayed(refusal, None, STAGES, said)
 
 
-def _with_hidden(stepper: Stepper, config: TrainConfig, gathered: GatheredBatch) -> GatheredBatch:
+def _gathered(stepper: Stepper, progress: Progress, stored: StoredBatch | None) -> GatheredBatch:
     """Hidden states are not dumped; the dumped weights give them again."""
+    if stored is None:
+        return stepper.gather(progress.step, Stopwatch())
+    gathered = stored.gathered
     if not stepper.pipeline.keeps_hidden:
         return gathered
-    found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=True)
+    found = _scored(stepper, gathered, keep_hidden=True)
     return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden, features=found.features))
 
 
+def _scored(stepper: Stepper, gathered: GatheredBatch, *, keep_hidden: bool) -> TokenEvidence:
+    policy = stepper.policy
+    return stepper.pipeline.score_tokens(
+        policy.model, gathered.rollouts, keep_hidden=keep_hidden, passes=stepper.passes, forget=policy.release
+    )
+
+
 def _score_again(stepper: Stepper, gathered: GatheredBatch) -> str:
-    found = stepper.pipeline.score_tokens(stepper.policy.model, gathered.rollouts, keep_hidden=False)
+    found = _scored(stepper, gathered, keep_hidden=False)
     try:
         check_log_probs(found.logp, gathered.rollouts.mask)
     except BadNumbersError as bad:

@@ -1,5 +1,6 @@
 """Where a stopped or killed run goes on: the newest checkpoint that is whole, if the configuration may go on at all."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +36,10 @@ def _holds_others(checkpoints: Path) -> bool:
     return any(path.is_dir() and not path.name.endswith((".partial", ".removed")) for path in checkpoints.glob("*"))
 
 
-def go_on_from(point: ResumePoint, folder: RunFolder, config: TrainConfig) -> list[str]:
+def go_on_from(point: ResumePoint, folder: RunFolder, config: TrainConfig, ways: Mapping[str, Any]) -> list[str]:
     """From here on the folder changes: damaged checkpoints are set aside, and what came after the good one is forgotten.
 
-    Returns what a person should know of it.
+    `ways`: those that the run takes from here on, perhaps on another machine. Returns what a person should know of it.
     """
     step, optimizer_step = (0, 0) if point.progress is None else point.progress.place
     folder.rewind(step)
@@ -49,5 +50,5 @@ def go_on_from(point: ResumePoint, folder: RunFolder, config: TrainConfig) -> li
     folder.retire_result(config.steps)
     if point.changed:
         folder.write_config(to_toml(config))
-    folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed})
+    folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed, "ways": ways})
     return told

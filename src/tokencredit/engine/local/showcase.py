@@ -41,7 +41,7 @@ def showcase(
     ).rollouts
     score = grade_rollouts(policy, task, asked, rollouts)
     pipeline = Pipeline(config)
-    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
+    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, forget=policy.release)
     extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
     seed = derive_seed(config.seed, "showcase-credit")

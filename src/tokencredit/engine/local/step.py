@@ -9,7 +9,7 @@ the sampler's own log-probs, entropies and hidden states are the scores; in bflo
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 
@@ -24,7 +24,7 @@ from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.memory import Tell, silent
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.engine.local.optimizer import make_optimizer
-from tokencredit.engine.local.passes import choose_passes
+from tokencredit.engine.local.passes import Passes, choose_passes
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.prompted import prompted
@@ -73,6 +73,12 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
 
 
+class _Scoring(TypedDict):
+    passes: Passes
+    tell: Tell
+    forget: Callable[[], None]
+
+
 def make_lens(config: TrainConfig, *, seed: int) -> Lens:
     return Lens(
         temperature=config.sampling.temperature,
@@ -101,7 +107,7 @@ class Stepper:
             self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
         self.task: Task = TASKS[config.task.type](**knobs(config.task)) if task is None else task
         self.policy = with_sampler(prompted(self.policy, config, self.task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
-        choose_passes(config, self.policy.model)
+        self.passes = choose_passes(config, self.policy.model)
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
 
@@ -114,10 +120,11 @@ class Stepper:
     def gather(self, number: int, watch: Stopwatch, tell: Tell = silent) -> GatheredBatch:
         """Sampled, graded and scored, for training step `number` counted from 0."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
+        scoring = _Scoring(passes=self.passes, tell=tell, forget=policy.release)
 
         def score(rollouts: Rollouts) -> TokenEvidence:
             pipeline.check_budget(rollouts)
-            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, tell=tell, forget=policy.release)
+            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, **scoring)
 
         batch = collect(
             policy,
@@ -152,8 +159,7 @@ class Stepper:
                 gathered = gathered._replace(rollouts=replace(batch.rollouts, behavior_logp=evidence.logp))
             reference = None
             if self.reference is not None:
-                asked = {"keep_hidden": False, "tell": tell, "forget": policy.release}
-                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, **asked).logp
+                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False, **scoring).logp
         # Told as a stage of its own only by recipes that sample something here.
         with watch.stage("extra") if sampled_evidence(config) else nullcontext():
             seed = derive_seed(config.seed, "extra", number)
@@ -182,8 +188,7 @@ class Stepper:
                 sampled=gathered.sampled,
             )
         with watch.stage("plan"):
-            packed = choose_passes(self.config, self.policy.model).packed
-            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number), packed=packed)
+            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number), packed=self.passes.packed)
         return PlannedBatch(gathered.without_hidden(), credited, plan, state)
 
     def take(
@@ -211,6 +216,7 @@ class Stepper:
             self.config,
             number=number,
             look=look,
+            passes=self.passes,
             stopwatch=watch,
             taken=taken,
             stop_asked=stop_asked,
@@ -251,12 +257,13 @@ def update(
     *,
     number: int,
     look: bool,
+    passes: Passes | None = None,
     stopwatch: Stopwatch | None = None,
     taken: list[TakenStep] | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
     tell: Tell = silent,
 ) -> Updated:
-    """The optimizer steps of training step `number`, watched where asked."""
+    """The optimizer steps of training step `number`, watched where asked; `passes` where somebody has chosen them already."""
     if look:
         check_visible(config)
     stopwatch = stopwatch or Stopwatch()
@@ -277,7 +284,7 @@ def update(
             gradient_clip=config.optimizer.gradient_clip,
             dtype=config.dtype,
             recompute=config.optimizer.gradient_checkpointing,
-            passes=choose_passes(config, policy.model),
+            passes=passes or choose_passes(config, policy.model),
             max_tokens=config.optimizer.max_tokens,
             seed=seed,
             watch=None if microscope is None else microscope.watch,

@@ -44,6 +44,7 @@ from tokencredit.engine.local.step import Stepper, learning_rate
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result
 from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
+from tokencredit.engine.local.ways import ways_taken
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.probe.trained import trained_parameters
@@ -89,7 +90,8 @@ class Trainer:
         if checkpoint is not None:
             load_optimizer(self.stepper.optimizer, checkpoint)
             load_generators(checkpoint)
-        self.told_at_resume = [] if point is None else go_on_from(point, folder, config)
+        self.ways = ways_taken(config, self.policy, self.stepper.passes, self.stepper.pipeline)
+        self.told_at_resume = [] if point is None else go_on_from(point, folder, config, self.ways)
         self.generators = generator_states()
         self.listener: Listener = NobodyWatching()
         self.stop = StopRequest()
@@ -327,6 +329,6 @@ def train(
             with locked(path):
                 return Trainer(config, folder, resume=True).run(listener, stop)
         trainer = Trainer(config, folder)
-        folder.begin(to_toml(config))
+        folder.begin(to_toml(config), trainer.ways)
         with locked(path):
             return trainer.run(listener, stop)

@@ -51,7 +51,7 @@ class _Gatherer(NamedTuple):
 
     def __call__(self, rows: tuple[int, ...]) -> _Passed:
         part, rollouts = self.host.cut(rows), self.credited.rollouts
-        index, width = torch.tensor(rows, device=rollouts.tokens.device), part.tokens.shape[1]
+        index, width = torch.tensor(rows).to(rollouts.tokens.device, non_blocking=True), part.tokens.shape[1]
         batch = gather_rows(self.credited, self.step, index, self.built, width=width, seed=self.seed)
         return _Passed(part, rollouts.tokens[index, :width], batch)
 

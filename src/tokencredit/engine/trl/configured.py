@@ -42,6 +42,10 @@ def refuse(config: TrainConfig) -> None:
     for name in ("sampler", "passes", "compile", "features"):
         if (asked := getattr(config, name)) != "auto":
             raise ConfigError(f"{name} is {asked!r}, but TRL samples and passes rows through the model itself; use 'auto'")
+    if config.features_gib != (usual := TrainConfig.model_fields["features_gib"].default):
+        raise ConfigError(
+            f"features_gib is {config.features_gib:g}, but TRL keeps no hidden states of packed passes; leave it at {usual:g}"
+        )
     if config.source != "policy":
         raise ConfigError(f"source is {config.source!r}, but TRL samples from the policy; use the local engine for a warm start")
     if config.sampling.stop:

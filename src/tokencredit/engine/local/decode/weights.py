@@ -22,10 +22,6 @@ class Weights:
         self._copies = [matrix.to(compute) for matrix in _matrices(self.own)] if model.dtype != compute else []
         self.used = _with_matrices(self.own, iter(self._copies)) if self._copies else self.own
 
-    @property
-    def copied_bytes(self) -> int:
-        return sum(copy.nbytes for copy in self._copies)
-
     def refresh(self) -> None:
         if self._copies:
             torch._foreach_copy_(self._copies, list(_matrices(self.own)))  # pyright: ignore[reportPrivateImportUsage]

@@ -1,0 +1,63 @@
+"""Which of its ways a run took where it was left to choose, and why: kept in the run's record, fast or not."""
+
+from typing import NamedTuple
+
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.decode import why_not
+from tokencredit.engine.local.passes import Passes, why_not_compiled
+from tokencredit.engine.local.pipeline import Pipeline
+from tokencredit.engine.local.policy import Policy
+from tokencredit.probe.packed import why_not_packed
+
+ASKED, FASTEST, NO_GPU = "asked for", "the fastest that can be taken here", "the model is not on a GPU"
+
+
+class Way(NamedTuple):
+    taken: str
+    why: str
+
+
+def ways_taken(config: TrainConfig, policy: Policy, passes: Passes, pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """By the setting that decides them."""
+    found = {
+        "sampler": _sampler(config, policy),
+        "passes": _passes(config, policy, passes),
+        "compile": _compile(config, policy, passes),
+        "features": _features(config, passes, pipeline),
+    }
+    return {setting: way._asdict() for setting, way in found.items()}
+
+
+def _sampler(config: TrainConfig, policy: Policy) -> Way:
+    taken = "plain" if policy.sampler is None else type(policy.sampler).__name__
+    if config.sampler != "auto" or policy.sampler is not None:
+        return Way(taken, FASTEST if config.sampler == "auto" else ASKED)
+    if policy.device.type != "cuda":
+        return Way(taken, NO_GPU)
+    return Way(taken, (why_not(policy, config.dtype) if config.dtype == "bfloat16" else None) or f"dtype is {config.dtype!r}")
+
+
+def _passes(config: TrainConfig, policy: Policy, passes: Passes) -> Way:
+    taken = "packed" if passes.packed else "padded"
+    if config.passes != "auto" or passes.packed:
+        return Way(taken, FASTEST if config.passes == "auto" else ASKED)
+    return Way(taken, NO_GPU if policy.device.type != "cuda" else why_not_packed(policy.model) or "")
+
+
+def _compile(config: TrainConfig, policy: Policy, passes: Passes) -> Way:
+    taken = "on" if passes.compiled else "off"
+    if config.compile != "auto" or passes.compiled:
+        return Way(taken, FASTEST if config.compile == "auto" else ASKED)
+    return Way(taken, (why_not_compiled(config, policy.model) or "") if passes.packed else "passes are padded")
+
+
+def _features(config: TrainConfig, passes: Passes, pipeline: Pipeline) -> Way:
+    if not pipeline.keeps_hidden:
+        return Way("none", "no stage reads hidden states")
+    if pipeline.keeps_hidden_while_sampling:
+        return Way("device", "as the sampler saw them")
+    if not passes.packed:
+        return Way("device", "padded passes leave them there")
+    if config.features == "auto":
+        return Way("device or host", f"on the device while they fit into {config.features_gib:g} GiB")
+    return Way(config.features, ASKED)

@@ -1,0 +1,108 @@
+"""Which ways a run took where it was left to choose is in its record, and in its report: fast or not, and again where it goes on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from engine.runs import rows_of, run, small_config
+from tiny import tiny_policy
+from tokencredit.compose import resolve
+from tokencredit.engine.local import passes as passes_module
+from tokencredit.engine.local import ways
+from tokencredit.engine.local.passes import PADDED, Passes, choose_passes
+from tokencredit.engine.local.pipeline import Pipeline
+from tokencredit.engine.local.ways import ways_taken
+from tokencredit.report.folder import Run
+from tokencredit.report.methods import methods
+
+
+class FastSampler:
+    """Named as the real one."""
+
+
+def taken(chosen: Passes, *, kind: str = "cuda", draws: Any = None, **given: Any) -> dict[str, tuple[str, str]]:
+    config = resolve([{"recipe": "delta", "dtype": "bfloat16", "diagnose": {"every": 0}, **given}])
+    model = SimpleNamespace(
+        device=torch.device(kind), config=LlamaConfig(hidden_size=64, num_attention_heads=1), num_parameters=lambda: 10**6
+    )
+    policy: Any = SimpleNamespace(device=torch.device(kind), model=model, sampler=draws)
+    return {name: (way["taken"], way["why"]) for name, way in ways_taken(config, policy, chosen, Pipeline(config)).items()}
+
+
+def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(ways, "why_not_packed", lambda model: "it has a window")
+    monkeypatch.setattr(passes_module, "why_no_triton", lambda: None)
+    best = "the fastest that can be taken here"
+    assert taken(Passes(packed=True, compiled=True), draws=FastSampler()) == {
+        "sampler": ("FastSampler", best),
+        "passes": ("packed", best),
+        "compile": ("on", best),
+        "features": ("device or host", "on the device while they fit into 8 GiB"),
+    }
+    assert taken(PADDED) == {
+        "sampler": ("plain", "its layers are odd"),
+        "passes": ("padded", "it has a window"),
+        "compile": ("off", "passes are padded"),
+        "features": ("device", "padded passes leave them there"),
+    }
+    assert taken(PADDED, kind="cpu", recipe="dapo") == {
+        "sampler": ("plain", "the model is not on a GPU"),
+        "passes": ("padded", "the model is not on a GPU"),
+        "compile": ("off", "passes are padded"),
+        "features": ("none", "no stage reads hidden states"),
+    }
+    assert taken(Passes(packed=True))["compile"] == ("off", "it has 1,000,000 parameters, and below 50,000,000 it is not worth it")
+    slow = taken(Passes(packed=True), dtype="float32", features="host", scoring="pass", compile="off", passes="packed", sampler="plain")
+    assert slow == {
+        "sampler": ("plain", "asked for"),
+        "passes": ("packed", "asked for"),
+        "compile": ("off", "asked for"),
+        "features": ("host", "asked for"),
+    }
+    assert taken(PADDED, dtype="float32")["sampler"] == ("plain", "dtype is 'float32'")
+    assert taken(PADDED, dtype="float32")["features"] == ("device", "as the sampler saw them")
+
+
+def test_the_size_below_which_a_model_is_not_compiled_is_the_one_that_is_told() -> None:
+    """What is told and what is done come from one question."""
+    policy = tiny_policy(torch.float32)
+    config = resolve([{"passes": "packed"}])
+    passes = choose_passes(config, policy.model)
+    told = ways_taken(config, replace(policy, sampler=None), passes, Pipeline(config))
+    assert (passes.compiled, told["compile"]["taken"], told["compile"]["why"]) == (False, "off", "the model is not on a GPU")
+
+
+def test_a_run_and_every_resume_of_it_write_them_down(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=2), folder, stop_after=1)
+    written = json.loads((folder / "env.json").read_text())["ways"]
+    assert {name: way["taken"] for name, way in written.items()} == {
+        "sampler": "plain", "passes": "padded", "compile": "off", "features": "device",
+    }  # fmt: skip
+    run(small_config(steps=2, passes="packed"), folder, resume=True)
+    assert json.loads((folder / "env.json").read_text())["ways"] == written
+    assert [row["ways"]["passes"] for row in rows_of(folder, "resumes.jsonl")] == [{"taken": "packed", "why": "asked for"}]
+
+
+def setting(folder: Path, name: str) -> str:
+    return next(one.value for one in methods(Run(folder)).others if one.path == name)
+
+
+def test_the_report_says_what_auto_came_to(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(small_config(steps=1, sampler="plain"), folder)
+    assert setting(folder, "passes") == "auto; here padded: the model is not on a GPU"
+    assert setting(folder, "sampler") == "plain"
+    (folder / "resumes.jsonl").write_text('{"step": 1, "ways": {"passes": {"taken": "packed", "why": "a better\\u001b machine"}}}\n')
+    assert setting(folder, "passes").startswith("auto; here packed: a better")
+    assert "\x1b" not in setting(folder, "passes")
+    for odd in ("[]", '{"passes": "packed"}', '{"passes": {"taken": 1}}'):
+        (folder / "resumes.jsonl").write_text(f'{{"step": 1, "ways": {odd}}}\n')
+        assert setting(folder, "passes").startswith("auto")
