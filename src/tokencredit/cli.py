@@ -10,6 +10,7 @@ from tokencredit.nearest import nearest
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
     "sft": "warm a policy up on a task's own demonstrations, before `train`",
+    "compare": "train recipes side by side over seeds and tell what their differences are worth",
     "evaluate": "measure a model on a task, and whether the task suits it",
     "chat": "talk to a model, or put problems to a run as its task did",
     "export": "write a run's best model as a folder to hand on, with a model card",

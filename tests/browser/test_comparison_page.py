@@ -1,0 +1,62 @@
+"""The page of `tokencredit compare` in a real browser."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.conftest import OpenPage
+from made_up_comparison import make_comparison
+from tokencredit.report.comparison import write_comparison
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    write_comparison(make_comparison(bases=("steps-shift", "steps-sharpen"), remarks=["<b>hostile</b> \u202eremark"]), out)
+    return out
+
+
+def test_tables_forests_and_curves_are_there(open_page: OpenPage, page_file: Path) -> None:
+    page = open_page(page_file)
+    expect(page.locator("h1")).to_have_text("3 recipes beside dapo")
+    assert page.locator("#result table").count() == 2
+    assert page.locator("#result tbody tr").count() == 8
+    expect(page.locator("#result .control").first).to_have_text("A/A control")
+    forests = page.locator(".forest")
+    assert forests.count() == 3 * 6
+    assert forests.first.locator("tr").count() == 3
+    told = forests.first.locator(".told").first.text_content() or ""
+    assert re.fullmatch(r"\+\d\.\d \[\+\d\.\d, \+\d\.\d\], t \+\d+\.\d", told)
+    assert page.locator("#curves .chart").count() == 6
+    expect(page.locator(".notes")).to_contain_text("<b>hostile</b> ⟨U+202E⟩remark")
+    expect(page.locator("#rates tbody tr").first).to_contain_text("0.0003 (edge)")
+
+
+def test_a_forest_s_marks_lie_where_their_numbers_say(open_page: OpenPage, page_file: Path) -> None:
+    """Better to the right for accuracy, to the left for rollouts; blue for better."""
+    page = open_page(page_file)
+    area = page.locator(".forest").nth(0).locator("tr").first
+    rollouts = page.locator(".forest").nth(2).locator("tr").first
+
+    def middle(row: object) -> float:
+        box, whole = (row.locator("rect").last.bounding_box(), row.locator("svg").bounding_box())  # pyright: ignore[reportAttributeAccessIssue]
+        return (box["x"] + box["width"] / 2 - whole["x"]) / whole["width"]
+
+    assert middle(area) > 0.55
+    assert middle(rollouts) < 0.45
+    assert area.locator("rect.fill-up").count() == rollouts.locator("rect.fill-up").count() == 2
+    slower = page.locator(".forest").nth(3).locator("tr").nth(1)
+    whisker, whole = slower.locator(".whisker").bounding_box(), slower.locator("svg").bounding_box()
+    assert whisker is not None
+    assert whole is not None
+    assert whisker["x"] + whisker["width"] == pytest.approx(whole["x"] + whole["width"], abs=1)
+
+
+def test_the_page_fits_a_phone_and_turns_dark(open_page: OpenPage, page_file: Path) -> None:
+    page = open_page(page_file, width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 391
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
