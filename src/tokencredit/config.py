@@ -311,6 +311,8 @@ class TrainConfig(Recipe):
             return "shape 'ibpo' corrects a response by a sibling"
         if self.credit.type == "ktae":
             return "credit 'ktae' counts tokens over siblings"
+        if self.credit.type in ("sibling-value", "sibling-context"):
+            return f"credit {self.credit.type!r} values tokens by siblings"
         if self.credit.type == "delta" and self.credit.scope == "group":
             return "credit.scope 'group' tells the sides of a group apart"
         if self.batching.type == "reward-balanced" and self.batching.method == "subsample" and self.batching.keep_queries:

@@ -193,6 +193,11 @@ def test_what_every_recipe_needs() -> None:
         "vineppo": {"prefix-values"},
         "ibpo": {"revisions"},
         "ibpo-mask": {"revisions"},
+        "delta-symmetric": {"logp", "hidden"},
+        "delta-momentum": {"logp", "hidden"},
+        "sibling-value": {"hidden"},
+        "ntf-anneal": {"logp", "entropy"},
+        "ntf-orthogonal": {"logp", "entropy"},
     }
     found_in_a_pass = {"logp", "entropy", "hidden"}
     for entry in RECIPES.values():

@@ -11,7 +11,7 @@ import torch
 from engine.crediting_cases import SPLITS, Case, credit_case, crediting_of, made_up_case
 from engine.threaded_ranks import on_ranks
 from laws.source_edits import Edit, loaded_with
-from tokencredit.build import sampled_evidence
+from tokencredit.build import needed_evidence, sampled_evidence
 from tokencredit.engine import crediting
 from tokencredit.engine.crediting import CreditedBatch, StageState
 from tokencredit.errors import ConfigError
@@ -91,7 +91,26 @@ def test_these_cases_have_something_to_get_wrong(knobs: dict[str, Any]) -> None:
     assert ("temperature" in result.state.credit) == (knobs.get("temperature") == "first-batch")
 
 
-@pytest.mark.parametrize("name", [name for name in WITHOUT_SAMPLING if name != "delta"])
+@pytest.mark.parametrize("name", ["delta-symmetric", "delta-momentum", "sibling-value"])
+def test_our_recipes_with_hidden_states_are_the_same_however_rows_lie_on_ranks(name: str) -> None:
+    cases = [made_up_case(seed) for seed in (0, 1)]
+    alone = batches(cases, name, None)[0]
+    for split in ("groups straddle", "three ranks, rows in any order"):
+        by_rank = batches(cases, name, SPLITS[split])
+        for own in by_rank:
+            for result, first, expected in zip(own, by_rank[0], alone, strict=True):
+                assert result.state == first.state
+                assert result.state.credit.keys() == expected.state.credit.keys()
+                for got, same, right in zip(numbers(result), numbers(first), numbers(expected), strict=True):
+                    assert torch.equal(got, same)
+                    # A direction is carried in float32.
+                    torch.testing.assert_close(got, right, rtol=1e-6, atol=1e-6)
+    assert ("direction" in alone[0].state.credit) == (name == "delta-momentum")
+    assert alone[0].credited.coefficient is not None
+    assert alone[0].credited.coefficient[cases[0].scored.rollouts.loss_mask].std() > 0.1
+
+
+@pytest.mark.parametrize("name", [name for name in WITHOUT_SAMPLING if "hidden" not in needed_evidence(RECIPES[name].recipe)])
 def test_recipes_without_hidden_states_are_the_same_to_the_bit(name: str) -> None:
     cases = [made_up_case(seed) for seed in (0, 1)]
     alone = batches(cases, name, None)[0]
@@ -105,7 +124,9 @@ def test_recipes_without_hidden_states_are_the_same_to_the_bit(name: str) -> Non
 
 def test_other_recipes_were_looked_at_too() -> None:
     credits = {RECIPES[name].recipe.credit.type for name in WITHOUT_SAMPLING}
-    assert credits == {"uniform", "delta", "ntf", "forking", "ktae", "one-sided"}
+    assert credits == {
+        "uniform", "delta", "ntf", "forking", "ktae", "one-sided", "ntf-keep", "sibling-value", "sibling-context",
+    }  # fmt: skip
 
 
 # --- random scores and shards

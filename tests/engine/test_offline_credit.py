@@ -117,7 +117,8 @@ def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: 
 
 def test_which_recipes_need_a_model(some: StoredRollouts) -> None:
     needing = {name for name in ALONE if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
-    assert needing == {"delta", "random-lambda", "forking-tokens", "ktae", "fade"}
+    ours = {"delta-symmetric", "delta-momentum", "sibling-value", "ntf-anneal", "ntf-orthogonal"}
+    assert needing == {"delta", "random-lambda", "forking-tokens", "ktae", "fade"} | ours
 
 
 @pytest.mark.parametrize("recipe", sorted(SAMPLED))

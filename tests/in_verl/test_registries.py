@@ -47,6 +47,12 @@ NOT_BY_FUNCTIONS = {
     "positive-only": "shape 'overlong' goes by the length limit",
     "negative-only": "shape 'overlong' goes by the length limit",
     "random-lambda": "credit 'delta' compares hidden states",
+    "delta-symmetric": "credit 'delta' compares hidden states",
+    "delta-momentum": "credit 'delta' compares hidden states",
+    "sibling-value": "credit 'sibling-value' compares hidden states",
+    "sibling-context": "credit 'sibling-context' compares the token ids of siblings",
+    "ntf-anneal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
+    "ntf-orthogonal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
 }
 SILENCE_NOBODY = {"gpg", "sapo", "cispo"}
 

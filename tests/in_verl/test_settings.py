@@ -22,12 +22,14 @@ BY_THE_TRAINER = (
     *("grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"),
     *("gspo", "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "c-rf", "ntf", "ntf-whitened"),
     *("cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only", "negative-only", "random-lambda"),
+    *("delta-symmetric", "sibling-value", "sibling-context", "ntf-anneal", "ntf-orthogonal"),
 )
 ONLY_LOCALLY = {
     "remax": "compares with the policy's greedy response, which verl is not asked to do; train it with the local engine",
     "vineppo": "continues responses from the middle, which verl is not asked to do; train it with the local engine",
     "ibpo": "asks the policy to revise failed responses, which verl is not asked to do; train it with the local engine",
     "ibpo-mask": "asks the policy to revise failed responses, which verl is not asked to do; train it with the local engine",
+    "delta-momentum": "credit.momentum is remembered by the workers, which verl does not save; use momentum 0",
 }
 DECIDED = {
     f"{ACTOR}.policy_loss.loss_mode=gspo": "leave it at 'vanilla' and set objective.type",

@@ -78,5 +78,6 @@ def scope(delta: SimpleNamespace, vectors: Tensor, advantage: Tensor, **knobs: A
 
 def own_margins(delta: SimpleNamespace, vectors: Tensor, advantage: Tensor, refinements: int) -> Tensor:
     """Read back from unnormalised scores in (0, 1), sigma^-1(a) gamma, at temperatures so high (SOFT) that no score rounds to 1."""
-    score, gamma = scope(delta, vectors, advantage, refinements=refinements, lam_min=0.0, lam_max=1.0, normalize=False, gamma_scale=SOFT)
+    knobs = {"lam_min": 0.0, "lam_max": 1.0, "normalize": False, "gamma_scale": SOFT}
+    score, gamma, *_ = scope(delta, vectors, advantage, refinements=refinements, **knobs)
     return score.logit() * torch.where(advantage > 0, *torch.tensor(gamma[:2], dtype=torch.float64))

@@ -66,7 +66,7 @@ SCORING: dict[str, Edit] = {
     "zero advantage left out of the mean": Edit("credit.discriminator", "ScoreMass().add(score)", "ScoreMass().add(score[score != 0])"),
     "each side normalised alone": Edit(
         "credit.discriminator",
-        "    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature)\n",
+        "    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature, first, sum(sums.masses))\n",
         PER_SIDE_NORMALISATION,
     ),
     "mean of rounded coefficients": Edit(

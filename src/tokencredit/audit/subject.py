@@ -52,7 +52,7 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
     reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH_LIMIT, scene.repaired))
     entropy = float(scene.entropy[scene.mask].mean())
     compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy, scene.greedy_score), {})
-    outcome = build_credit(recipe).assign(
+    outcome = build_credit(_without_head(recipe)).assign(
         CreditInputs(
             advantage=compared.advantage,
             mask=scene.mask,
@@ -71,6 +71,13 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
     correct = build_correction(recipe)
     correction = torch.ones_like(scene.logp) if correct is None else correct(scene.old_logp, scene.behavior_logp, scene.mask)
     return Assigned(compared.advantage, outcome.coefficient, outcome.credit, correction)
+
+
+def _without_head(recipe: Recipe) -> Recipe:
+    """A scene has hidden states but no LM head, so DelTA's other proxies are looked at as `row`."""
+    if getattr(recipe.credit, "proxy", "row") == "row":
+        return recipe
+    return recipe.model_copy(update={"credit": recipe.credit.model_copy(update={"proxy": "row"})})
 
 
 def plan_for(recipe: Recipe, scene: Scene, advantage: Tensor, built: AggregatedObjective) -> StepPlan:

@@ -5,8 +5,11 @@ from tokencredit.credit.edit_mask import edit_mask_credit
 from tokencredit.credit.forking import forking_credit
 from tokencredit.credit.ktae import ktae_credit
 from tokencredit.credit.ntf import ntf_credit
+from tokencredit.credit.ntf_keep import ntf_keep_credit
 from tokencredit.credit.one_sided import one_sided_credit
 from tokencredit.credit.process import process_credit
+from tokencredit.credit.sibling_context import sibling_context_credit
+from tokencredit.credit.sibling_value import sibling_value_credit
 from tokencredit.credit.stage import CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.credit.uniform import uniform_credit
 
@@ -19,6 +22,9 @@ CREDITS: dict[str, CreditMethod] = {
     "one-sided": CreditMethod(one_sided_credit),
     "edit-mask": CreditMethod(edit_mask_credit, needs=frozenset({"revisions"})),
     "process": CreditMethod(process_credit, needs=frozenset({"prefix-values"})),
+    "ntf-keep": CreditMethod(ntf_keep_credit, needs=frozenset({"logp", "entropy"})),
+    "sibling-value": CreditMethod(sibling_value_credit, needs=frozenset({"hidden"})),
+    "sibling-context": CreditMethod(sibling_context_credit),
 }
 
 __all__ = ["CREDITS", "CreditInputs", "CreditMethod", "CreditOutcome", "delta_coefficients"]

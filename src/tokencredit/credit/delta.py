@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.credit.carried import check_carried, pack, unpack
 from tokencredit.credit.discriminator import (
     Assignment,
     CoefficientMap,
@@ -23,7 +24,7 @@ from tokencredit.credit.discriminator import (
     this_rank_only,
 )
 from tokencredit.credit.features import FeatureSource
-from tokencredit.credit.phases import ScopeIds, Temperature
+from tokencredit.credit.phases import MeanDirection, ScopeIds, Temperature
 from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
 from tokencredit.credit.swept import SweptBatch, is_swept, sweep_coefficients
 from tokencredit.credit.vectors import (
@@ -33,6 +34,7 @@ from tokencredit.credit.vectors import (
     check_head_explains_logp,
     hidden_gradient_vectors,
     row_vectors,
+    valid_features,
 )
 from tokencredit.kernels import at_least_float32
 
@@ -97,6 +99,8 @@ class Discrimination(NamedTuple):
     coefficient: Float[Tensor, "seq tok"]
     temperatures: Sequence[Temperature]
     """Of every scope that had two sides."""
+    direction: Tensor | None = None
+    """Between the first centroids of a scope, in the mean over scopes by their mass; kept only where there is momentum."""
 
 
 @torch.no_grad()
@@ -114,7 +118,8 @@ def discriminate(
 ) -> Discrimination:
     """Run the discriminator over every scope; coefficients are 0 outside the mask.
 
-    Features in half precision, on a GPU or from a source are swept where they are; float32 on the CPU is copied and worked on.
+    Features in half precision, on a GPU or from a source are swept where they are; float32 on the CPU is copied and worked on,
+    and so is anything where there is momentum.
     """
     options.check()
     _check_shapes(logp, hidden, advantage, mask, group)
@@ -123,22 +128,28 @@ def discriminate(
     width = hidden.shape[-1] if isinstance(hidden, Tensor) else hidden.width
     _check_head(options.proxy, width, tokens, head)
     scope = _scope_of_rows(options, mask, group)
-    if is_swept(hidden) and options.score != "random":
+    if options.momentum:
+        shape = (width,) if options.proxy != "head" or head is None else tuple(head.shape)
+        check_carried(shape, f"momentum's direction with proxy {options.proxy!r}", "use proxy 'hidden-gradient' or 'row', or momentum 0")
+    swept = is_swept(hidden) and not options.momentum
+    if swept and options.score != "random":
         most = {"batch": 1, "shard": options.shards, "group": len(mask)}[options.scope]
         batch = SweptBatch(logp, hidden, advantage, mask, scope, most, tokens, head, sampling_temperature)
         return Discrimination(*sweep_coefficients(batch, options))
-    if is_swept(hidden):
+    if swept:
         # Random scores ask of vectors only that there are as many as tokens.
         vectors: TokenVectors = DenseVectors(logp.new_zeros(int(mask.sum()), 1))
     else:
-        assert isinstance(hidden, Tensor)
-        features = TokenFeatures(logp[mask], hidden[mask], None if tokens is None else tokens[mask], head, sampling_temperature)
+        features = TokenFeatures(
+            logp[mask], valid_features(hidden, mask), None if tokens is None else tokens[mask], head, sampling_temperature
+        )
         vectors = _token_vectors(features, options)
     row_of_token = mask.nonzero()[:, 0]
     token_advantage = advantage.double()[row_of_token]
     token_scope = scope[row_of_token]
     coefficient = torch.ones_like(token_advantage)
     temperatures: list[Temperature] = []
+    directions = MeanDirection()
     for scope_id in options.reduce(ScopeIds().add(token_scope)).finish():
         members = (token_scope == scope_id).nonzero()[:, 0]
         own = vectors if len(members) == len(vectors) else vectors.take(members)
@@ -146,9 +157,11 @@ def discriminate(
         result = scope_coefficients(own, token_advantage[members], options._replace(seed=(options.seed + 2654435761 * scope_id) % 2**63))
         coefficient[members] = result.coefficient
         temperatures += [] if result.temperature is None else [result.temperature]
+        if options.momentum and result.first is not None:
+            directions.add(result.first.direction, result.mass)
     padded = torch.zeros_like(at_least_float32(logp))
     padded[mask] = coefficient.to(padded.dtype)
-    return Discrimination(padded, temperatures)
+    return Discrimination(padded, temperatures, directions.finish())
 
 
 def delta_coefficients(
@@ -209,7 +222,11 @@ def delta_coefficients(
 def delta_credit(
     inputs: CreditInputs, state: State, *, temperature: TemperatureMode = "adaptive", constant_gamma: float = 1.0, **knobs: Any
 ) -> CreditOutcome:
-    """The stage form: coefficient x advantage. `knobs` are DeltaOptions; `first-batch` keeps its temperature in the state."""
+    """The stage form: coefficient x advantage. `knobs` are DeltaOptions; `first-batch` keeps its temperature in the state.
+
+    With momentum the state holds the direction averaged over steps, past = momentum past + (1 - momentum) this batch's, and how far
+    the two agreed (their cosine). A batch without two sides anywhere leaves it as it is.
+    """
     if inputs.hidden is None:
         raise ValueError("hidden is missing; DelTA needs the LM head's input from the scoring pass")
     fixed = None
@@ -219,8 +236,9 @@ def delta_credit(
         fixed = Temperature(constant_gamma, constant_gamma, constant_gamma)
     elif temperature == "first-batch" and "temperature" in state:
         fixed = Temperature(*state["temperature"])
-    options = DeltaOptions(fixed_temperature=fixed, seed=inputs.seed, **knobs)
-    coefficient, measured = discriminate(
+    past = unpack(state["direction"]).to(inputs.mask.device) if "direction" in state else None
+    options = DeltaOptions(fixed_temperature=fixed, past=past, seed=inputs.seed, **knobs)
+    coefficient, measured, direction = discriminate(
         inputs.logp,
         inputs.hidden,
         inputs.advantage,
@@ -233,4 +251,13 @@ def delta_credit(
     )
     if temperature == "first-batch" and fixed is None and measured:
         state = {**state, "temperature": [sum(side) / len(measured) for side in zip(*measured, strict=True)]}
+    if direction is not None:
+        state = {**state, **_remembered(direction, past, options.momentum)}
     return scale_advantage(coefficient, inputs, state)
+
+
+def _remembered(direction: Tensor, past: Tensor | None, momentum: float) -> dict[str, Any]:
+    if past is None:
+        return {"direction": pack(direction)}
+    agreement = torch.nn.functional.cosine_similarity(direction.flatten(), past.flatten(), dim=0)
+    return {"direction": pack(momentum * past + (1 - momentum) * direction), "direction_agreement": float(agreement)}

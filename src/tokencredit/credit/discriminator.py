@@ -42,6 +42,10 @@ class DeltaOptions(NamedTuple):
     normalize: bool = True
     gamma_scale: float = 1.0
     fixed_temperature: Temperature | None = None
+    momentum: float = 0.0
+    """Share of the past in the direction between the centroids (ours)."""
+    past: Tensor | None = None
+    """That direction over the steps before; None in the first."""
     seed: int = 0
     reduce: Reduce = this_rank_only
 
@@ -57,6 +61,10 @@ class DeltaOptions(NamedTuple):
         for gamma in (self.gamma_scale, *(self.fixed_temperature or ())):
             if not 0 < gamma < float("inf"):
                 raise ValueError(f"gamma_scale or fixed_temperature holds {gamma}; a temperature must be above 0 and finite")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum is {self.momentum}; it must be a share of at least 0 and below 1")
+        if self.momentum and self.score != "contrast":
+            raise ValueError(f"momentum needs score 'contrast': score {self.score!r} has no direction to average over steps")
         if self.score == "own-side" and self.coefficient_map == "symmetric":
             raise ValueError("coefficient_map 'symmetric' needs score 'contrast': the distance to the own side differs by side")
         if self.score == "own-side" and self.assignment == "hard":
@@ -67,6 +75,10 @@ class ScopeResult(NamedTuple):
     coefficient: Float[Tensor, " tok"]
     temperature: Temperature | None
     """None where nothing was measured: one side absent, or random scores."""
+    first: Centroids | None = None
+    """Those before any refinement; None as the temperature. Refined by a past direction, centroids would confirm it for ever."""
+    mass: float = 0.0
+    """What both sides weigh: the sum of |A| over the scope's tokens."""
 
 
 def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], options: DeltaOptions) -> ScopeResult:
@@ -74,7 +86,8 @@ def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], 
 
     Random scores are drawn from `options.seed`, which a caller gives each scope (and each rank) of its own.
     """
-    centroids = options.reduce(CentroidSums().add(vectors, advantage)).finish()
+    sums = options.reduce(CentroidSums().add(vectors, advantage))
+    centroids = first = sums.finish()
     if centroids.one_sided:
         return ScopeResult(torch.ones_like(advantage), None)
     if options.score == "random":
@@ -90,11 +103,12 @@ def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], 
         margin = _margin(centroids, vectors, advantage, options)
     symmetric = options.coefficient_map == "symmetric"
     score = _decisiveness(margin, temperature, options) if symmetric else _assign(margin, advantage, temperature, options)
-    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature)
+    return ScopeResult(_coefficient(score.where(advantage != 0, 0.0), options), temperature, first, sum(sums.masses))
 
 
 def _margin(centroids: Centroids, vectors: TokenVectors, advantage: Tensor, options: DeltaOptions) -> Float[Tensor, " tok"]:
     """How much a token belongs to its own side: the contrast, or minus the distance to the own centroid alone."""
+    centroids = centroids.steadied(options.past, options.momentum)
     if options.score == "own-side":
         return -centroids.own_distance(vectors, advantage > 0)
     return centroids.contrast(vectors) * advantage.sign()

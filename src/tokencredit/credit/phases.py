@@ -22,6 +22,17 @@ class Centroids(NamedTuple):
     one_sided: bool
     """Either side carries no mass: nothing to discriminate."""
 
+    @property
+    def direction(self) -> Tensor:
+        return self.positive - self.negative
+
+    def steadied(self, past: Tensor | None, momentum: float) -> "Centroids":
+        """The same midpoint, the direction averaged with a past one: mu+- = mid +- ((1 - momentum) d + momentum past) / 2."""
+        if past is None or not momentum:
+            return self
+        turn = (past.to(self.positive) - self.direction) * (momentum / 2)
+        return self._replace(positive=self.positive + turn, negative=self.negative - turn)
+
     def contrast(self, vectors: TokenVectors) -> Float[Tensor, " tok"]:
         """D = ||v - mu-||^2 - ||v - mu+||^2: above 0 when nearer to the positive centroid."""
         offset = self.negative.square().sum() - self.positive.square().sum()
@@ -78,6 +89,23 @@ class CentroidSums:
             torch.zeros(()) if summed is None else summed / max(mass, FLOOR) for summed, mass in zip(self.sums, self.masses, strict=True)
         )
         return Centroids(positive, negative, one_sided)
+
+
+class MeanDirection:
+    """The direction between the centroids, averaged over scopes by what they weigh."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.mass = 0.0
+
+    def add(self, direction: Tensor, mass: float) -> "MeanDirection":
+        weighed = mass * direction
+        self.total = weighed if self.total is None else self.total + weighed
+        self.mass += mass
+        return self
+
+    def finish(self) -> Tensor | None:
+        return None if self.total is None else self.total / max(self.mass, FLOOR)
 
 
 class Temperature(NamedTuple):

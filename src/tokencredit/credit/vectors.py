@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels import at_least_float32, token_logp
 
 
@@ -100,6 +101,15 @@ class HeadVectors:
         p = self._probabilities()
         own = p.gather(-1, self.tokens[:, None]).squeeze(-1)
         return (1 - 2 * own + p.square().sum(-1)) * self.hidden.square().sum(-1)
+
+
+def valid_features(hidden: Float[Tensor, "seq tok hid"] | FeatureSource, mask: Bool[Tensor, "seq tok"]) -> Float[Tensor, "packed hid"]:
+    """A copy of those of the mask's tokens, one after another."""
+    if isinstance(hidden, Tensor):
+        return hidden[mask]
+    # What a source brings may be overwritten by its next chunk.
+    found = [features.clone() for _, features in hidden.chunks()]
+    return torch.cat(found) if found else torch.zeros(0, hidden.width, device=mask.device)
 
 
 def row_vectors(logp: Float[Tensor, " tok"], hidden: Float[Tensor, "tok hid"]) -> DenseVectors:

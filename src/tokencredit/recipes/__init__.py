@@ -5,6 +5,7 @@ from tokencredit.recipes.cancellation import CANCELLATION
 from tokencredit.recipes.controls import CONTROLS
 from tokencredit.recipes.entry import RecipeEntry
 from tokencredit.recipes.focus import FOCUS
+from tokencredit.recipes.ours import OURS
 from tokencredit.recipes.token_credit import TOKEN_CREDIT
 
 FAMILIES: dict[str, dict[str, RecipeEntry]] = {
@@ -13,6 +14,7 @@ FAMILIES: dict[str, dict[str, RecipeEntry]] = {
     "cancellation": CANCELLATION,
     "focus": FOCUS,
     "controls": CONTROLS,
+    "ours": OURS,
 }
 
 RECIPES: dict[str, RecipeEntry] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}

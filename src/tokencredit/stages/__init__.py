@@ -30,8 +30,11 @@ from tokencredit.stages.credit import (
     ForkingCredit,
     KtaeCredit,
     NtfCredit,
+    NtfKeepCredit,
     OneSidedCredit,
     ProcessCredit,
+    SiblingContextCredit,
+    SiblingValueCredit,
     UniformCredit,
 )
 from tokencredit.stages.objective import (
@@ -80,6 +83,7 @@ __all__ = [
     "NoShape",
     "NonNegative",
     "NtfCredit",
+    "NtfKeepCredit",
     "OneSidedCredit",
     "OpoAdvantage",
     "OverlongShape",
@@ -99,6 +103,8 @@ __all__ = [
     "SapoObjective",
     "Share",
     "ShuffledBatching",
+    "SiblingContextCredit",
+    "SiblingValueCredit",
     "SignBlindClipObjective",
     "StratifiedBatching",
     "UniformCredit",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tokencredit.stages.base import (
     CODE,
@@ -20,6 +20,8 @@ from tokencredit.stages.base import (
     PositiveShare,
     Share,
 )
+
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 class CreditChoiceBase(Choice):
@@ -78,6 +80,8 @@ class DeltaCredit(CreditChoiceBase):
     """raw is an ablation; symmetric gives a token the same coefficient on either side (ours)."""
     normalize: Annotated[bool, PAPER] = True
     """Divide by the mean coefficient."""
+    momentum: Annotated[ShareBelowOne, OURS, OnlyWhen("score", ("contrast",))] = 0.0
+    """Share of past steps in the direction between the centroids; 0 forgets them (ours)."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "DeltaCredit":
@@ -103,6 +107,81 @@ class NtfCredit(CreditChoiceBase):
     type: Literal["ntf"] = "ntf"
     keep: Annotated[PositiveShare, Origin("a paper-aligned reproduction")] = 0.1
     """Share of a negative response's tokens that keep their credit."""
+
+
+class NtfKeepCredit(CreditChoiceBase):
+    """Negative token filtering that keeps exploration: the filter fades as entropy falls, or its pull on entropy is taken out."""
+
+    formula = (
+        "a_it = A_i c_it of ntf with share keep_n = 1 - (1 - keep) r_n,  r_n from 1 to 0 as the batch's entropy falls from the floor to "
+        "half of it, or by steps;  on chosen tokens a' = a - s (a.s) / (s.s),  s_it = E[f | H_it] - f_it,  f = p (log p + H)"
+    )
+    caveats = (
+        "ours; the filter itself is ntf's",
+        "the slope s is that of a tabular softmax policy: parameters that tokens share are not in it",
+        "E[f | H] is estimated from the batch's tokens of like entropy",
+        "the entropy of the first batch is the one that the floor is a share of",
+    )
+
+    type: Literal["ntf-keep"] = "ntf-keep"
+    keep: Annotated[PositiveShare, OURS] = 0.3
+    """Share of a negative response's tokens that keep their credit at full strength."""
+    anneal: Annotated[Literal["none", "entropy", "steps"], OURS] = "entropy"
+    """What makes the share grow to 1: entropy below its floor, the number of steps, or nothing."""
+    entropy_floor: Annotated[Positive, OURS, OnlyWhen("anneal", ("entropy",))] = 0.5
+    """Share of the first batch's entropy below which the filter fades; at half of it the filter is gone."""
+    anneal_steps: Annotated[Count, OURS, OnlyWhen("anneal", ("steps",))] = 50
+    """Steps over which the share grows from keep to 1."""
+    orthogonal: Annotated[Literal["none", "kept", "all"], OURS] = "none"
+    """Whose credit is made orthogonal to the entropy slopes: nobody's, the kept negative tokens', or that of all credited tokens."""
+
+
+class SiblingCreditBase(CreditChoiceBase):
+    after: Annotated[Literal["token", "next"], OURS] = "token"
+    """The value after a token: of siblings who wrote it at a like place, or of the next place and at the end the own advantage."""
+    position_width: Annotated[Positive | None, OURS] = None
+    """Places further apart than about this share of the group's longest response are no neighbours; none: wherever they are."""
+    shrinkage: Annotated[NonNegative, OURS] = 1.0
+    """Weight of the uncertainty that draws a token's credit back to its response's advantage; 0 trusts every value."""
+    normalize: Annotated[bool, OURS] = True
+    """Scale the batch's credit so that its mean size is that of uniform credit."""
+
+
+_SIBLING_FORMULA = (
+    "a_it = (1 - l_it) A_i + l_it (V'_it - V_it),  V_it = sum_j w_itj A_j / n_it over siblings j != i,  n_it = sum_j w_itj,  "
+    "V' by those who wrote the same token (w', n'),  l = var A / (var A + shrinkage s2 u),  u = 1 / n + 1 / n' - 2 sum_j w_j w'_j / (n n')"
+)
+_SIBLING_CAVEATS = (
+    "ours: the counterfactual comparison that IBPO's abstract describes, without revisions",
+    "a response without neighbours receives uniform credit; a group of one too",
+    "credit may have the other sign than the advantage; a response with advantage 0 receives nothing",
+)
+
+
+class SiblingValueCredit(SiblingCreditBase):
+    """What a token added to the value of its response, valued by the siblings that passed through like hidden states."""
+
+    formula = f"{_SIBLING_FORMULA};  w_itj = max_s exp(-|h_it - h_js|^2 / (2 (width x median)^2))"
+    caveats = (*_SIBLING_CAVEATS, "hidden states also tell where in the response a token stands, and how it is laid out")
+
+    type: Literal["sibling-value"] = "sibling-value"
+    metric: Annotated[Literal["euclid", "cosine"], OURS] = "euclid"
+    """Distance of hidden states: as they are, or of their directions alone."""
+    width: Annotated[Positive, OURS] = 0.25
+    """Width of the kernel in medians of the distance between states of different responses."""
+
+
+class SiblingContextCredit(SiblingCreditBase):
+    """What a token added to the value of its response, valued by the siblings that wrote the same last tokens."""
+
+    formula = f"{_SIBLING_FORMULA};  w_itj = max_s backoff^(ngram - m),  m the last tokens before t and s that are the same, 0 for m = 0"
+    caveats = _SIBLING_CAVEATS
+
+    type: Literal["sibling-context"] = "sibling-context"
+    ngram: Annotated[Count, OURS] = 3
+    """Tokens before a place that are compared; before the first is the prompt, the same for all siblings."""
+    backoff: Annotated[Share, OURS] = 0.25
+    """Weight of a match one token shorter; 0 takes whole matches only."""
 
 
 class ForkingCredit(CreditChoiceBase):
@@ -210,4 +289,16 @@ class ProcessCredit(CreditChoiceBase):
         return self
 
 
-CreditChoice = UniformCredit | DeltaCredit | NtfCredit | ForkingCredit | KtaeCredit | OneSidedCredit | EditMaskCredit | ProcessCredit
+CreditChoice = (
+    UniformCredit
+    | DeltaCredit
+    | NtfCredit
+    | ForkingCredit
+    | KtaeCredit
+    | OneSidedCredit
+    | EditMaskCredit
+    | ProcessCredit
+    | NtfKeepCredit
+    | SiblingValueCredit
+    | SiblingContextCredit
+)

@@ -89,7 +89,7 @@ def _pass_at_k_has_no_other_side(stages: Stages) -> str | None:
     if stages.advantage.type != "pass-at-k":
         return None
     credit, batching = stages.credit, stages.batching
-    if credit.type in ("delta", "ntf") or (credit.type == "one-sided" and credit.side == "negative"):
+    if credit.type in ("delta", "ntf", "ntf-keep") or (credit.type == "one-sided" and credit.side == "negative"):
         return f"advantage 'pass-at-k' is never negative, so credit {credit.type!r} has no negative side to work on"
     if batching.type == "reward-balanced":
         return "advantage 'pass-at-k' is never negative, so batching 'reward-balanced' has nothing to balance"

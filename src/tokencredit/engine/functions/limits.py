@@ -18,6 +18,9 @@ WHY_UNSEEN = {
     ("credit", "delta"): "compares hidden states",
     ("credit", "forking"): "ranks the batch's tokens by entropy",
     ("credit", "ktae"): "compares the token ids of siblings",
+    ("credit", "ntf-keep"): "goes by the entropy of the batch's tokens",
+    ("credit", "sibling-value"): "compares hidden states",
+    ("credit", "sibling-context"): "compares the token ids of siblings",
 }
 
 

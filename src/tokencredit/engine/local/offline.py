@@ -28,6 +28,8 @@ from tokencredit.types import Credited, Rollouts, Scored
 NEEDS_A_MODEL = {
     ("credit", "delta"): "compares hidden states",
     ("credit", "forking"): "goes by the entropy of every token",
+    ("credit", "ntf-keep"): "goes by the entropy of every token",
+    ("credit", "sibling-value"): "compares hidden states",
     ("credit", "ktae"): "leaves out the end token, which only the model's folder names",
     ("advantage", "fade"): "follows the mean entropy of the batch",
 }

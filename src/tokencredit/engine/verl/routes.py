@@ -43,6 +43,8 @@ def why_no_trainer(recipe: Recipe) -> str | None:
         return "batching.keep_queries=false deals responses unevenly, but verl's mini-batches are equal; keep queries whole"
     if getattr(credit, "temperature", None) == "first-batch":
         return "credit.temperature 'first-batch' is remembered by the workers, which verl does not save; use 'adaptive'"
+    if getattr(credit, "momentum", 0.0):
+        return "credit.momentum is remembered by the workers, which verl does not save; use momentum 0"
     if getattr(credit, "scope", None) == "shard":
         return "credit.scope 'shard' stands for the ranks of a trainer without exchange; use 'batch'"
     return None

@@ -1,0 +1,50 @@
+"""Token credit of our own, on dapo's advantage and objective. No paper: what each is a reading of stands beside it."""
+
+from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS
+from tokencredit.recipes.entry import RecipeEntry, varied
+from tokencredit.stages import DeltaCredit, NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
+
+_SYMMETRIC = DeltaCredit(lam_min=0.0, lam_max=2.0, scope="group", proxy="head", coefficient_map="symmetric")
+_SYMMETRIC_ORIGINS = DAPO_ORIGINS | {f"credit.{field}": "ours" for field in ("lam_min", "lam_max", "scope", "proxy", "coefficient_map")}
+_HEAD = "the exact head proxy refuses models that do more than hidden x head (logit scale, soft-cap, bias)"
+
+OURS: dict[str, RecipeEntry] = {
+    "delta-symmetric": RecipeEntry(
+        varied(DAPO, credit=_SYMMETRIC),
+        "ours, after DelTA, 2605.21467",
+        "delta within each group, in the exact LM-head geometry, the same coefficient on both sides",
+        _SYMMETRIC_ORIGINS,
+        (_HEAD,),
+    ),
+    "delta-momentum": RecipeEntry(
+        varied(DAPO, credit=_SYMMETRIC.model_copy(update={"momentum": 0.9})),
+        "ours, after DelTA, 2605.21467",
+        "delta-symmetric whose direction between the centroids is averaged over steps",
+        _SYMMETRIC_ORIGINS | {"credit.momentum": "ours"},
+        (_HEAD, "the direction has vocab x hidden numbers; for large models take --credit.proxy hidden-gradient"),
+    ),
+    "sibling-value": RecipeEntry(
+        varied(DAPO, credit=SiblingValueCredit()),
+        "ours, after the abstract of IBPO, 2605.16302",
+        "dapo whose tokens receive what they added to the value that siblings give to like hidden states",
+        DAPO_ORIGINS,
+    ),
+    "sibling-context": RecipeEntry(
+        varied(DAPO, credit=SiblingContextCredit()),
+        "ours, after the abstract of IBPO, 2605.16302",
+        "sibling-value by the last tokens instead of hidden states",
+        DAPO_ORIGINS,
+    ),
+    "ntf-anneal": RecipeEntry(
+        varied(DAPO, credit=NtfKeepCredit()),
+        "ours, after Rethinking Groups, 2606.17250",
+        "dapo with a negative token filter that fades as entropy falls",
+        DAPO_ORIGINS,
+    ),
+    "ntf-orthogonal": RecipeEntry(
+        varied(DAPO, credit=NtfKeepCredit(anneal="none", orthogonal="kept")),
+        "ours, after Rethinking Groups, 2606.17250",
+        "dapo with a negative token filter that does not pull on entropy, to first order",
+        DAPO_ORIGINS | {"credit.anneal": "ours", "credit.orthogonal": "ours"},
+    ),
+}
