@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tokencredit.compare.power import power, seeds_needed
 from tokencredit.compare.statistics import Bounds, improvement, outcomes, paired, percentiles, points, resamples
-from tokencredit.compare.student import critical, incomplete_beta, power, seeds_needed, two_sided
+from tokencredit.student import critical, incomplete_beta, two_sided
 
 
 def every_resampled_mean(strata: Sequence[Sequence[float]]) -> list[float]:
@@ -135,7 +136,15 @@ def test_who_never_arrived_lost_to_who_did() -> None:
 
 @pytest.mark.parametrize(
     ("freedom", "alpha", "expected"),
-    [(1, 0.05, 12.7062), (5, 0.05, 2.570582), (30, 0.05, 2.042272), (10, 0.001, 4.586894), (7, 0.05 / 10, 4.029337)],
+    [
+        (1, 0.05, 12.7062),
+        (5, 0.05, 2.570582),
+        (30, 0.05, 2.042272),
+        (10, 0.001, 4.586894),
+        (7, 0.05 / 10, 4.029337),
+        (2, 0.05, 4.302653),
+        (7, 0.1, 1.894579),
+    ],
 )
 def test_critical_values_of_the_tables(freedom: int, alpha: float, expected: float) -> None:
     assert critical(freedom, alpha) == pytest.approx(expected, rel=2e-5)

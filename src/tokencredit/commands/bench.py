@@ -1,4 +1,4 @@
-"""`tokencredit bench`: what training steps and their pieces cost, beside what others have; what looking at them costs."""
+"""`tokencredit bench`: what training steps and their pieces cost, what looking at them costs, and what token credit is worth."""
 
 import json
 import os
@@ -22,6 +22,7 @@ EXIT_FAILED = 1
 KINDS = {
     "speed": "the training step and its pieces, beside TRL, generate, Liger and the machine's own limits",
     "microscope": "what a look at an update costs, as a ratio to a plain step",
+    "credit": "what the token credit of every recipe is worth, against measured truth",
 }
 
 
@@ -75,6 +76,10 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_OK
     if arguments[0] not in KINDS:
         raise ConfigError(f"no benchmark {arguments[0]!r}; {nearest(arguments[0], KINDS)}")
+    if arguments[0] == "credit":
+        from tokencredit.commands import bench_credit
+
+        return bench_credit.run(arguments[1:])
     kind, measure = {"speed": (SpeedOptions, _speed), "microscope": (MicroscopeOptions, _microscope)}[arguments[0]]
     options = tyro.cli(kind, args=list(arguments[1:]), prog=f"tokencredit bench {arguments[0]}")
     if options.steps < 1 or options.repeats < 1:

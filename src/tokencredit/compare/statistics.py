@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokencredit.compare.student import critical
 from tokencredit.seeds import derive_seed
+from tokencredit.student import critical
 
 Numbers = NDArray[np.float64]
 DRAWS = 10_000

@@ -9,10 +9,11 @@ import numpy as np
 
 from tokencredit.compare.learning import common_horizon, on_grid
 from tokencredit.compare.pairs import BY_MEAN_CURVES, MEASURES, RANKED, Pair, bounds_to, differences, pair_up, values
+from tokencredit.compare.power import seeds_needed
 from tokencredit.compare.reaching import reaching
 from tokencredit.compare.rows import Row
 from tokencredit.compare.statistics import Bounds, Improvement, Paired, improvement, outcomes, paired
-from tokencredit.compare.student import critical, seeds_needed
+from tokencredit.student import critical
 
 CLAIM = 0.1
 """The gain that is asked about beside the one that was seen."""

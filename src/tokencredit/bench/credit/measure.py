@@ -1,0 +1,145 @@
+"""One checkpoint through the benchmark: truth, agreement of every credit with it, quality of every gradient."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokencredit.bench.credit.agreement import agreement, coefficient_table
+from tokencredit.bench.credit.assigned import Assigned, Assigning
+from tokencredit.bench.credit.bootstrap import redrawn
+from tokencredit.bench.credit.concentration import concentration
+from tokencredit.bench.credit.contenders import ORACLE, Contender, Field, LeftOut, twins
+from tokencredit.bench.credit.directions import alike
+from tokencredit.bench.credit.drawn import Drawn, draw_batch
+from tokencredit.bench.credit.order import CreditOrder
+from tokencredit.bench.credit.prefix_tree import Truth
+from tokencredit.bench.credit.truth import truth_of
+from tokencredit.config import TrainConfig
+from tokencredit.engine.local.policy import Policy
+from tokencredit.engine.local.tokens import label_tokens
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Task, format_classes
+
+Tell = Callable[[str, int, int], None]
+"""What is being done, how much of it is done, and of how much."""
+
+
+class Subject(NamedTuple):
+    """A fixed policy on a task."""
+
+    policy: Policy
+    task: Task
+    config: TrainConfig
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+class Measured(NamedTuple):
+    """What the truth batch gave; what comes after it needs the batch itself."""
+
+    batch: Drawn
+    truth: Truth
+    assigned: dict[str, Assigned]
+    left_out: list[LeftOut]
+    record: dict[str, Any]
+
+
+def measure_credit(subject: Subject, order: CreditOrder, field: Field, tell: Tell, clock: Clock) -> Measured:
+    """Truth of one batch, and every contender's credit on that same batch."""
+    policy, task, config = subject
+    batch = draw_batch(policy, task, config, prompts=order.prompts, purpose="truth", keep_hidden=True)
+    assigned: dict[str, Assigned] = {}
+    left_out = list(field.left_out)
+    assign, everyone = Assigning(policy, task, batch, config, seed=derive_seed(config.seed, "truth-credit")), everybody(field.contenders)
+    for number, contender in enumerate(everyone):
+        tell("credit", number, len(everyone))
+        found = assign.why_not(contender) or assign(contender)
+        if isinstance(found, str):
+            left_out.append(LeftOut(contender.name, "all", found))
+        else:
+            assigned[contender.name] = found
+    clock.lap("credit")
+    truth = truth_of(
+        policy,
+        task,
+        batch,
+        config,
+        continuations=order.continuations,
+        seed=derive_seed(config.seed, "truth"),
+        tell=lambda done, total: tell("truth", done, total),
+    )
+    clock.lap("truth")
+    shown = [one.name for one in field.contenders if one.name in assigned]
+    record = _record(subject, order, batch, truth, {name: assigned[name] for name in shown})
+    clock.lap("agreement")
+    return Measured(batch, truth, assigned, left_out, record)
+
+
+def everybody(contenders: Sequence[Contender]) -> list[Contender]:
+    return [*contenders, *twins(contenders)]
+
+
+def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, assigned: dict[str, Assigned]) -> dict[str, Any]:
+    rollouts = batch.rollouts
+    mask, labels = rollouts.mask.cpu(), label_tokens(subject.policy, subject.task, batch.problems, rollouts)
+    known = (~truth.advantage.isnan() & rollouts.loss_mask.cpu())[mask]
+    classes = [name for name, kept in zip(labels.token_class, known.tolist(), strict=True) if kept]
+
+    def flat(value: Tensor) -> Tensor:
+        value = value.cpu()
+        return (value if value.dim() == 2 else value[:, None].expand(mask.shape))[mask][known].double()
+
+    advantage, variance, group = flat(truth.advantage), flat(truth.variance), flat(rollouts.group).long()
+    decisive = advantage.abs() > order.decisive
+    formats = format_classes(subject.task)
+    format_token = torch.tensor([name in formats for name in classes]) if formats else None
+    times = redrawn(len(batch.problems), draws=order.resamples, seed=derive_seed(subject.config.seed, "resamples"))
+    credits = {name: flat(one.credit) for name, one in assigned.items()} | {ORACLE: advantage}
+    sides = {name: flat(one.advantage) for name, one in assigned.items()}
+    # The oracle has no advantage of its own; its tokens are told apart by the sign of the outcome's.
+    sides[ORACLE] = next(iter(sides.values()))
+    same = alike(credits)
+    rows = []
+    for name, credit in credits.items():
+        found = agreement(credit, sides[name], advantage, decisive, format_token, group, times)
+        rows.append(
+            {
+                "method": name,
+                "same_credit_as": None if same[name] == name else same[name],
+                **{field: getattr(found, field)._asdict() for field in found._fields},
+                "by_class": coefficient_table(credit, sides[name], classes),
+                "extra_rollouts_per_rollout": assigned[name].sampled / len(rollouts.prompts) if name in assigned else None,
+            }
+        )
+    errors = flat(truth.value_error)
+    return {
+        "truth": {
+            "rollouts": len(rollouts.prompts),
+            "prompts": len(batch.problems),
+            "prefixes": truth.prefixes,
+            "continuations": truth.continuations,
+            "value_error": float(errors[errors > 0].mean()) if bool((errors > 0).any()) else math.nan,
+            "prompt_value": truth.prompt_value.tolist(),
+            "format_classes": sorted(formats),
+            **concentration(advantage, variance, classes),
+        },
+        "agreement": {
+            "decisive_above": order.decisive,
+            "decisive_tokens": int(decisive.sum()),
+            "resamples": order.resamples,
+            "rows": rows,
+        },
+    }
