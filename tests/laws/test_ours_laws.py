@@ -492,3 +492,24 @@ def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
     assert all(LAWS.values())
     assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
     assert len(MUTANTS) == sum(len(family) for family in (MOMENTUM, EXPLORING, SIBLINGS))
+
+
+# --- bad input meets words of our own
+
+
+def test_what_is_no_choice_of_the_filter_is_named() -> None:
+    for name, choices in (("anneal", "none, entropy, steps"), ("orthogonal", "none, kept, all")):
+        with pytest.raises(ValueError, match=f"{name} is 'never'; it must be one of {choices}"):
+            CREDITS["ntf-keep"].assign(make_inputs(0, 6), {}, **{name: "never"})
+
+
+def test_what_sibling_credit_misses_or_does_not_know_is_named() -> None:
+    inputs = make_inputs(0, 6)
+    with pytest.raises(ValueError, match="hidden is missing"):
+        CREDITS["sibling-value"].assign(inputs._replace(hidden=None), {})
+    with pytest.raises(ValueError, match="metric is 'manhattan'; it must be one of euclid, cosine"):
+        CREDITS["sibling-value"].assign(inputs, {}, metric="manhattan")
+    with pytest.raises(ValueError, match="after is 'never'; it must be one of token, next"):
+        CREDITS["sibling-context"].assign(inputs, {}, after="never")
+    with pytest.raises(ValueError, match="ngram is 0"):
+        CREDITS["sibling-context"].assign(inputs, {}, ngram=0)

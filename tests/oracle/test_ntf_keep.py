@@ -135,12 +135,6 @@ def test_a_run_by_steps() -> None:
     assert torch.equal(outcome.credit, CREDITS["uniform"].assign(inputs, {}).credit)
 
 
-def test_what_is_no_choice_is_named() -> None:
-    for name, choices in (("anneal", "none, entropy, steps"), ("orthogonal", "none, kept, all")):
-        with pytest.raises(ValueError, match=f"{name} is 'never'; it must be one of {choices}"):
-            CREDITS["ntf-keep"].assign(made_up_inputs(0), {}, **{name: "never"})
-
-
 # --- the entropy of a softmax policy, by differences
 
 

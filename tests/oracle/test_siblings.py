@@ -213,15 +213,3 @@ def test_a_wrong_digit_by_hand() -> None:
     torch.testing.assert_close(credit, expected)
     scaled = CREDITS["sibling-context"].assign(inputs, {}, ngram=1, shrinkage=0.0).credit
     torch.testing.assert_close(scaled, 9 / 4 * expected)
-
-
-def test_what_is_missing_or_no_choice_is_named() -> None:
-    inputs = made_up_inputs(0)
-    with pytest.raises(ValueError, match="hidden is missing"):
-        CREDITS["sibling-value"].assign(inputs._replace(hidden=None), {})
-    with pytest.raises(ValueError, match="metric is 'manhattan'; it must be one of euclid, cosine"):
-        CREDITS["sibling-value"].assign(inputs, {}, metric="manhattan")
-    with pytest.raises(ValueError, match="after is 'never'; it must be one of token, next"):
-        CREDITS["sibling-context"].assign(inputs, {}, after="never")
-    with pytest.raises(ValueError, match="ngram is 0"):
-        CREDITS["sibling-context"].assign(inputs, {}, ngram=0)

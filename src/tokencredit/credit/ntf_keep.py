@@ -22,7 +22,7 @@ LIKE, MOST_BINS = 64, 64
 """Tokens that a mean over like entropies needs at least, and how many such means there are at most."""
 
 
-def entropy_push(logp: Float[Tensor, "*tok"], entropy: Float[Tensor, "*tok"]) -> Float[Tensor, "*tok"]:
+def entropy_push(logp: Float[Tensor, "*tok"], entropy: Float[Tensor, "*#tok"]) -> Float[Tensor, "*tok"]:
     """What the own logit does to entropy, sign reversed: f = p (log p + H)."""
     logp, entropy = logp.double(), entropy.double()
     return logp.exp() * (logp + entropy)
