@@ -97,6 +97,23 @@ def test_a_token_that_is_nearly_certain_is_not_measured() -> None:
     assert (truth.prefixes, truth.continuations, truth.prompt_value.tolist()) == (1, 10, [0.5])
 
 
+def test_what_a_certain_token_did_not_hand_on_is_drawn_again_before_the_next_choice() -> None:
+    asked: list[Request] = []
+
+    def draw(requests: list[Request]) -> list[list[Tail]]:
+        asked.extend(requests)
+        # Of the prompt's continuations none begins as the response does, however probable that was.
+        tails = {(): (Tail((6,), 0.0),) * 2, (7,): (Tail((8,), 1.0), Tail((9,), 0.0))}
+        return [list(tails[one.prefix] * (one.lacking // 2)) for one in requests]
+
+    tokens, mask = torch.tensor([[7, 8]]), torch.ones(1, 2, dtype=torch.bool)
+    logp = torch.tensor([[0.995, 0.25]]).log()
+    truth = measure_truth(tokens, mask, torch.tensor([0]), logp, torch.tensor([1.0]), draw, continuations=10)
+    assert asked == [Request(0, (), 10), Request(0, (7,), 10)]
+    assert truth.advantage.tolist() == [[0.0, pytest.approx(0.75)]]
+    assert truth.continuations == 20
+
+
 def test_an_ungraded_response_has_no_last_advantage() -> None:
     tokens, mask = torch.tensor([[7, 8]]), torch.ones(1, 2, dtype=torch.bool)
 

@@ -10,7 +10,7 @@ import torch
 from tokencredit.bench.credit.agreement import agreement, auroc, coefficient_table, pearson, share
 from tokencredit.bench.credit.bootstrap import bounded, redrawn
 from tokencredit.bench.credit.concentration import concentration, tokens_holding
-from tokencredit.bench.credit.directions import alike, together
+from tokencredit.bench.credit.directions import alike, stretched, together
 from tokencredit.bench.credit.paired import paired, surviving_t
 from tokencredit.bench.credit.prefix_tree import token_advantage
 from tokencredit.bench.credit.quality import (
@@ -197,7 +197,24 @@ def test_what_points_the_same_way_is_found_whatever_its_length() -> None:
     one = torch.tensor([[1.0, -2.0], [0.0, 0.5]])
     values = {"a": one, "b": 0.01 * one, "c": -one, "d": torch.zeros(2, 2), "e": torch.zeros(2, 2), "f": one + 0.01}
     assert alike(values) == {"a": "a", "b": "a", "c": "c", "d": "d", "e": "d", "f": "f"}
-    assert together([{"a": "a", "b": "a", "c": "a"}, {"a": "a", "b": "a", "c": "c"}]) == {"a": "a", "b": "a", "c": "c"}
+    same = [{"a": "a", "b": "a", "c": "a", "d": "a"}, {"a": "a", "b": "a", "c": "c", "d": "a"}]
+    sizes = [{"a": 1.0, "b": 2.0, "c": 1.0, "d": 2.0}, {"a": 3.0, "b": 6.0, "c": 1.0, "d": 3.0}]
+    assert together(same, sizes) == {"a": "a", "b": "a", "c": "c", "d": "d"}
+
+
+def test_a_gradient_taken_from_a_look_alike_keeps_its_own_length() -> None:
+    ascent, gradient = torch.tensor([[1.0, -2.0]]), torch.tensor([3.0, 4.0])
+    assert stretched(gradient, 0.25 * ascent, ascent).tolist() == pytest.approx([0.75, 1.0])
+    assert torch.equal(stretched(gradient, ascent, ascent), gradient)
+    assert torch.equal(stretched(0 * gradient, 0 * ascent, 0 * ascent), 0 * gradient)
+
+
+def test_an_unknown_limit_stays_unknown() -> None:
+    halves, never = Halves(1.0, 1.0, 0.9, 0.0, 0.0, 1.0), Products(0.0, 0.0, 0.0)
+    found = {"base": ([Products(0.3, 1.0, 0.0), Products(0.4, 1.0, 0.0)], never)}
+    record = gradient_record(found, halves, baseline="base", twins={}, rollouts=64, shown=["base"], limit=math.nan)
+    assert math.isnan(record["baseline_limit"])
+    assert math.isnan(record["rows"][0]["rollouts_grpo_would_need"]["value"])
 
 
 def test_a_record_compares_with_the_baseline_pair_by_pair() -> None:

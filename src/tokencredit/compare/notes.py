@@ -43,7 +43,8 @@ def _unequal(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
         longest = max(row["rollouts"] for row in rows if row["base"] == base)
         if longest > horizon * (1 + SAME_BUDGET):
             found.append(
-                f"On {base} recipes used different numbers of rollouts; the curve area is over the first {horizon:,.0f}, which all cover."
+                f"On {base} recipes used different numbers of rollouts; the curve area is over the first {horizon:,.0f}, which all "
+                "cover, but final accuracy, greedy and pass@k are those at each one's own end."
             )
     return found
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tokencredit.bench.credit.assigned import Assigning
 from tokencredit.bench.credit.contenders import BASELINE, ORACLE, Field, LeftOut
-from tokencredit.bench.credit.directions import alike, together
+from tokencredit.bench.credit.directions import alike, stretched, together
 from tokencredit.bench.credit.drawn import Drawn, Facts, draw_batch
 from tokencredit.bench.credit.gradients import Reference, ReferenceSum, gradients_of
 from tokencredit.bench.credit.measure import Clock, Measured, Subject, Tell, everybody
@@ -148,13 +148,16 @@ def _over_batches(
     """One backward pass for each different direction of a batch."""
     names = [name for name in batches[0].ascents if all(name in one.ascents for one in batches)]
     same = [alike({name: one.ascents[name] for name in names}) for one in batches]
-    leader = together(same)
+    sizes = [{name: float(one.ascents[name].double().norm()) for name in names} for one in batches]
+    leader = together(same, sizes)
     collected = _Collected(reference)
     for number, (one, own) in enumerate(zip(batches, same, strict=True)):
         tell("gradients", number, len(batches))
         different = dict.fromkeys(own[name] for name in leader.values())
         found = gradients_of(subject.policy, one.drawn.rollouts, {name: one.ascents[name] for name in different}, subject.config)
-        collected.add({name: found[own[name]] for name in dict.fromkeys(leader.values())})
+        collected.add(
+            {name: stretched(found[own[name]], one.ascents[name], one.ascents[own[name]]) for name in dict.fromkeys(leader.values())}
+        )
     return collected.finish(leader), leader
 
 
@@ -182,5 +185,5 @@ def _over_groups(
         found = gradients_of(
             subject.policy, rollouts.select(rows), {name: own[name] for name in dict.fromkeys(same.values())}, subject.config
         )
-        collected.add({name: found[same[name]] for name in different})
+        collected.add({name: stretched(found[same[name]], own[name], own[same[name]]) for name in different})
     return collected.finish(leader), leader

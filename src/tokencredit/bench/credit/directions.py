@@ -1,6 +1,6 @@
 """Which of many per-token numbers point the same way: what is alike needs only one backward pass."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -29,11 +29,22 @@ def alike(values: Mapping[str, Tensor]) -> dict[str, str]:
     return found
 
 
-def together(found: list[dict[str, str]]) -> dict[str, str]:
-    """Alike in every one of several batches."""
-    names = list(found[0])
+def together(found: Sequence[Mapping[str, str]], sizes: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Alike in every one of several batches, by the same factor: only then are their means over batches alike too."""
     agreed: dict[str, str] = {}
-    for name in names:
+    for name in found[0]:
         seen = [one[name] for one in found]
-        agreed[name] = next((other for other in agreed if agreed[other] == other and [one[other] for one in found] == seen), name)
+        leaders = (other for other in agreed if agreed[other] == other and [one[other] for one in found] == seen)
+        agreed[name] = next((other for other in leaders if _same_ratio(name, other, sizes)), name)
     return agreed
+
+
+def _same_ratio(name: str, other: str, sizes: Sequence[Mapping[str, float]]) -> bool:
+    ratios = [one[name] / one[other] for one in sizes if one[other] > 0]
+    return not ratios or max(ratios) - min(ratios) <= 2 * TOLERANCE * max(ratios)
+
+
+def stretched(gradient: Tensor, own: Tensor, other: Tensor) -> Tensor:
+    """The gradient of `own`, from that of `other`, which it is a positive multiple of."""
+    size = float(other.double().norm())
+    return gradient if own is other or not size else gradient * (float(own.double().norm()) / size)

@@ -119,20 +119,37 @@ def measure_truth(
     ]
     prompt_value = torch.tensor([node.value for node in level], dtype=torch.float64)
     done, whole = 0, sum(lengths)
+
+    def chance(node: _Node, rows: list[int]) -> float:
+        return math.exp(float(logp[rows[0], len(node.prefix)]))
+
+    def top_up(lacking: list[tuple[list[Tail], Request]]) -> int:
+        fresh = draw([request for _, request in lacking]) if lacking else []
+        for (pool, _), more in zip(lacking, fresh, strict=True):
+            pool.extend(more)
+        return sum(map(len, fresh))
+
     while level:
+        # What certain tokens handed on has become less; where others may branch off it must be enough again.
+        used += top_up(
+            [
+                (node.pool, Request(node.group, node.prefix, continuations - len(node.pool)))
+                for node in level
+                if len(node.pool) < continuations and any(chance(node, rows) < certain for rows in node.children(written).values())
+            ]
+        )
         grown = [
-            _Grown(node, token, rows, math.exp(float(logp[rows[0], len(node.prefix)])), len(written[rows[0]]) == len(node.prefix) + 1)
+            _Grown(node, token, rows, chance(node, rows), len(written[rows[0]]) == len(node.prefix) + 1)
             for node in level
             for token, rows in node.children(written).items()
         ]
-        lacking = [
-            (one, Request(one.node.group, one.prefix, continuations - len(one.inherited)))
-            for one in grown
-            if not one.ends and one.probability < certain and len(one.inherited) < continuations
-        ]
-        for (one, _), fresh in zip(lacking, draw([request for _, request in lacking]) if lacking else [], strict=True):
-            one.inherited.extend(fresh)
-            used += len(fresh)
+        used += top_up(
+            [
+                (one.inherited, Request(one.node.group, one.prefix, continuations - len(one.inherited)))
+                for one in grown
+                if not one.ends and one.probability < certain and len(one.inherited) < continuations
+            ]
+        )
         valued += sum(not one.ends and one.probability < certain for one in grown)
         for one in grown:
             done += len(one.rows)

@@ -42,7 +42,8 @@ def gradient_record(
         name: view([without_entropy(one, plain) for one in batches], without_entropy(mean, plain), orthogonal)
         for name, (batches, mean) in found.items()
     }
-    limit = min(1.0, whole[baseline].mean_cosine_corrected if limit is None else limit)
+    # In this order an unknown limit stays unknown.
+    limit = min(whole[baseline].mean_cosine_corrected if limit is None else limit, 1.0)
     compared = [name for name in shown if name != baseline]
     batches = len(whole[baseline].cosines)
     rows = []
