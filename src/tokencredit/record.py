@@ -3,6 +3,7 @@
 metrics.jsonl and plans.jsonl hold no clock, so two runs of one seed write the same bytes; clocks are in timing.jsonl.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -209,7 +210,17 @@ def describe_environment() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "commit": _git("rev-parse", "HEAD"),
         "diff": _git("diff", "HEAD"),
+        "untracked": _untracked(),
     }
+
+
+def _untracked() -> dict[str, str] | None:
+    """Files of the package that git does not know, with their hashes: the diff is silent about them."""
+    source, package = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
+    listed = _git("ls-files", "--others", "--exclude-standard", "--", str(package))
+    if listed is None:
+        return None
+    return {name: hashlib.sha256((source / name).read_bytes()).hexdigest() for name in listed.splitlines() if (source / name).is_file()}
 
 
 def _version(name: str) -> str | None:

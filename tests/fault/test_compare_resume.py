@@ -178,6 +178,12 @@ def test_changes_to_the_package_that_are_not_committed_count_and_others_do_not(t
     assert len(trained(tmp_path)) == 6
 
 
+def test_a_file_of_the_package_that_git_does_not_know_counts_too(tmp_path: Path, compare: Any) -> None:
+    (tmp_path / ENVIRONMENT).write_text(json.dumps({"untracked": {"src/tokencredit/new.py": "0" * 64}}))
+    assert "trained with uncommitted changes to the package" in compare(*SMALL)
+    assert "trained by commit c0ffee with uncommitted changes" in compare(*SMALL, expect=2)
+
+
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path, compare: Any) -> None:
     (tmp_path / TROUBLE).write_text(json.dumps({"delta 0": "break"}))
     said = compare(*SMALL, expect=1)

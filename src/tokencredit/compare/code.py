@@ -27,6 +27,7 @@ def code_of(environment: Mapping[str, Any]) -> Code:
     """Of a run's env.json, or of this process."""
     parts = re.split(r"^(?=diff --git )", environment["diff"] or "", flags=re.MULTILINE)
     own = "".join(part.strip() + "\n" for part in parts if part.startswith(f"diff --git a/{PACKAGE}/"))
+    own += "".join(f"{name} {digest}\n" for name, digest in sorted((environment.get("untracked") or {}).items()))
     return Code(environment["commit"], hashlib.sha256(own.encode()).hexdigest()[:12] if own else None)
 
 
