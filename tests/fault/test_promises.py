@@ -117,8 +117,8 @@ def test_a_dump_just_written_is_never_the_one_removed(tmp_path: Path, monkeypatc
     guards = tmp_path / "run" / "guards"
     begin = RunFolder.begin
 
-    def with_old_dumps(self: RunFolder, config: str) -> None:
-        begin(self, config)
+    def with_old_dumps(self: RunFolder, *given: Any) -> None:
+        begin(self, *given)
         for step in (50, 51, 52):
             (guards / Place(step).name).mkdir(parents=True)
 
