@@ -13,7 +13,7 @@ import tyro
 from pydantic import ValidationError
 
 from tokencredit.bench.credit.contenders import Field, find_contenders
-from tokencredit.bench.credit.order import QUICK, CreditOrder, check_order
+from tokencredit.bench.credit.order import QUICK, USUAL, CreditOrder, check_order
 from tokencredit.choices import CHOICES
 from tokencredit.commands.asked import UNREAD, Asked
 from tokencredit.commands.flags import chosen_types
@@ -47,21 +47,21 @@ class CreditOptions:
     asked: Annotated[Asked, tyro.conf.arg(name="")]
     recipes: str | None = None
     """Recipes and config files to compare, with commas between them; grpo and a random control are always there. Default: all."""
-    prompts: int = 32
+    prompts: int = USUAL.prompts
     """Prompts whose rollouts' truth is measured."""
-    continuations: int = 128
+    continuations: int = USUAL.continuations
     """Sampled continuations behind the value of a prefix."""
-    decisive: float = 0.1
+    decisive: float = USUAL.decisive
     """Tokens with |A*| above this are decisive."""
-    reference: int = 32768
+    reference: int = USUAL.reference
     """Rollouts of the reference gradient; 0 leaves gradients out."""
-    batches: int = 32
+    batches: int = USUAL.batches
     """Small batches whose gradients are compared."""
-    batch_prompts: int = 16
+    batch_prompts: int = USUAL.batch_prompts
     """Prompts of a small batch."""
-    extra: float = 2.0
+    extra: float = USUAL.extra
     """Most rollouts of its own per rollout that a recipe may sample in the small batches."""
-    resamples: int = 1000
+    resamples: int = USUAL.resamples
     """Resamples of prompts behind intervals."""
     max_tokens: int = 8192
     """Budget of a backward pass: rows x longest row, prompt included."""
@@ -139,9 +139,8 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
 def _order(options: CreditOptions) -> CreditOrder:
     """With --quick, every size that was left at its default is small."""
     given = {field.name: getattr(options, field.name) for field in fields(options) if field.name in CreditOrder._fields}
-    usual = CreditOrder()
     return CreditOrder(
-        **{name: getattr(QUICK, name) if options.quick and value == getattr(usual, name) else value for name, value in given.items()}
+        **{name: getattr(QUICK, name) if options.quick and value == getattr(USUAL, name) else value for name, value in given.items()}
     )
 
 

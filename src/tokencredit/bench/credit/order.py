@@ -22,6 +22,7 @@ class CreditOrder(NamedTuple):
     """Of prompts, for intervals."""
 
 
+USUAL = CreditOrder()
 QUICK = CreditOrder(prompts=8, continuations=32, reference=1024, batches=6, batch_prompts=6, resamples=200)
 """To see that all of it runs; the numbers are too noisy to mean anything."""
 
