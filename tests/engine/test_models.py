@@ -176,6 +176,7 @@ def test_a_gguf_file_is_converted_once_verified_and_made_again_when_damaged(tmp_
     assert "apache-2.0" in (folder / "README.md").read_text()
     policy = load_policy(str(folder), device=torch.device("cpu"), dtype="float32")
     assert policy.end_tokens == (1,)
+    assert (policy.tokenizer.eos_token_id, policy.tokenizer.pad_token_id) == (1, 1)
     assert policy.tokenizer.chat_template is not None
     assert policy.decode(policy.encode("12+34=46")) == "12+34=46"
     written = (folder / "model.safetensors").stat().st_mtime_ns
@@ -187,6 +188,23 @@ def test_a_gguf_file_is_converted_once_verified_and_made_again_when_damaged(tmp_
     smollm.converted(file, folder, sha256=sha256)
     assert damage(folder) is None
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tiny"]
+
+
+def test_the_end_is_what_the_file_says_whatever_transformers_makes_of_the_tokenizer() -> None:
+    """5.17 names <|im_start|> the end of SmolLM2 and no padding."""
+
+    class Tokenizer:
+        eos_token, pad_token = "<|im_start|>", None
+
+        def convert_ids_to_tokens(self, index: int) -> str:
+            return ["<|endoftext|>", "<|im_start|>", "<|im_end|>"][index]
+
+    class Config:
+        eos_token_id = 2
+
+    tokenizer = Tokenizer()
+    smollm.name_ends(tokenizer, Config())
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
 
 
 def test_another_file_than_the_published_one_is_refused(tmp_path: Path) -> None:

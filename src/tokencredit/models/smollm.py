@@ -8,6 +8,7 @@ import os
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tokencredit.errors import ConfigError
 from tokencredit.models.cache import cache_folder
@@ -17,6 +18,8 @@ from tokencredit.storage.whole import publishing, remove_folder
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+CONVERSION = 2
+"""Counted up when converting makes something else of the same file."""
 CARD = """---
 license: apache-2.0
 ---
@@ -29,7 +32,7 @@ SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), converted from the 4-bit fil
 @cache
 def smollm_folder() -> Path:
     """Verified once in a process: it is a quarter of a gigabyte."""
-    return converted(_shipped_file(), cache_folder() / f"smollm2-135m-instruct-{SHA256[:8]}", sha256=SHA256)
+    return converted(_shipped_file(), cache_folder() / f"smollm2-135m-instruct-{SHA256[:8]}-{CONVERSION}", sha256=SHA256)
 
 
 def _shipped_file() -> Path:
@@ -65,6 +68,13 @@ def _renamed(made: Path, folder: Path) -> Path:
     return folder
 
 
+def name_ends(tokenizer: Any, config: Any) -> None:
+    """By the ids of the file: transformers 5.17 names <|im_start|> the end and no padding, 5.22 <|im_end|> for both."""
+    end = tokenizer.convert_ids_to_tokens(config.eos_token_id)
+    tokenizer.eos_token = end
+    tokenizer.pad_token = end
+
+
 def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,5 +92,6 @@ def _convert(file: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how)
     # It would drop spaces before punctuation, and some versions warn of it at every load.
     tokenizer.clean_up_tokenization_spaces = False
+    name_ends(tokenizer, model.config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
