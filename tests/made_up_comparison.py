@@ -21,7 +21,7 @@ def make_row(recipe: str, seed: int, *, base: str = "steps-shift", tuning: bool 
     after = {"sampled": curve[-1][1], "greedy": 0.99, "pass_at_k": 0.97, "k": 8, "problems": 512}
     row = {
         "recipe": recipe, "base": base, "rate": 3e-4, "seed": seed, "tuning": tuning, "folder": f"runs/{base}/{recipe}/{seed}",
-        "commit": "c0ffee", "uncommitted": None, "versions": {"python": "3.11"}, "held_out_sha256": f"held-{base}-{seed}",
+        "commit": "c0ffee", "uncommitted": None, "versions": {"python": "3.11"}, "held_out_sha256": "held",
         "first_prompts_sha256": f"first-{base}-{seed}", "before": {**after, "sampled": curve[0][1]}, "after": after,
         "rollouts": EVALUATIONS * STEP, "curve": curve, "entropy": 0.2 + own.gauss(0, 0.01), "best_step": 80, "seconds": 40.0,
     }  # fmt: skip

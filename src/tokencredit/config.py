@@ -113,6 +113,9 @@ class Evaluation(Frozen):
     """Held-out problems before and after."""
     final_samples: Count = 8
     """Sampled responses per problem before and after."""
+    seed: CountOrZero | None = None
+    """Which problems are held out follows from it, so that runs of several seeds can be measured on the same ones; unset: from the
+    run's own seed."""
 
 
 class Diagnose(Frozen):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.runs import run, small_config
-from tokencredit.engine.data import fingerprint, hash_problems
+from tokencredit.engine.data import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
@@ -48,6 +48,32 @@ def test_a_run_says_what_it_was_trained_and_tested_on(tmp_path: Path) -> None:
     assert told["held_out"]["problems"] == 16
     assert told["first_step"]["problems"] == 6
     assert told["files"] == {}
+
+
+def test_runs_of_several_seeds_may_be_measured_on_the_same_problems(tmp_path: Path) -> None:
+    hashes = {
+        (seed, chosen): json.loads((run_folder(tmp_path, seed, chosen) / "data.json").read_text())
+        for seed, chosen in ((0, None), (1, None), (1, 0), (2, 0))
+    }
+    held_out = {place: told["held_out"]["sha256"] for place, told in hashes.items()}
+    assert held_out[0, None] == held_out[1, 0] == held_out[2, 0] != held_out[1, None]
+    assert len({hashes[place]["first_step"]["sha256"] for place in ((0, None), (1, 0), (2, 0))}) == 3
+    assert hashes[1, None]["first_step"] == hashes[1, 0]["first_step"]
+
+
+def run_folder(tmp_path: Path, seed: int, chosen: int | None) -> Path:
+    folder = tmp_path / f"{seed}-{chosen}"
+    run(small_config(steps=1, seed=seed, evaluation={"seed": chosen}), folder)
+    return folder
+
+
+@pytest.mark.parametrize("chosen", [0, 5, 10_000])
+def test_held_out_problems_are_never_trained_on_whatever_their_seed(chosen: int) -> None:
+    config = small_config(evaluation={"seed": chosen, "final_problems": 256}, sampling={"prompts": 64})
+    task = Steps()
+    known = HeldOut(held_out_problems(config, task))
+    for seed in range(20):
+        assert not known.leaks(first_problems(config.model_copy(update={"seed": seed}), task))
 
 
 def jsonl_config(tmp_path: Path, **changes: Any) -> Any:

@@ -46,7 +46,8 @@ def train(config_file: Path, folder: Path) -> int:
         (folder / "checkpoints").mkdir()
         (folder / "config.toml").write_text(config_file.read_text())
         (folder / "env.json").write_text(json.dumps(json.loads(os.environ["MADE_UP_ENVIRONMENT"]) | told_of(place / ENVIRONMENT)))
-        (folder / "data.json").write_text(json.dumps({"held_out": {"sha256": f"{seed}"}, "first_step": {"sha256": f"{seed}"}}))
+        data = {"held_out": {"sha256": f"{config['evaluation']['seed']}"}, "first_step": {"sha256": f"{seed}"}}
+        (folder / "data.json").write_text(json.dumps(data))
         for step in range(1, steps + 1):
             row = {"step": step, "rollouts_used": 100 * step, "entropy": 0.3 - 0.1 * step / steps}
             with (folder / "metrics.jsonl").open("a") as metrics:

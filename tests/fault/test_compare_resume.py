@@ -178,6 +178,19 @@ def test_changes_to_the_package_that_are_not_committed_count_and_others_do_not(t
     assert len(trained(tmp_path)) == 6
 
 
+def test_changes_to_what_only_tells_of_runs_do_not_count(tmp_path: Path, compare: Any) -> None:
+    telling = "src/tokencredit/compare/notes.py", "src/tokencredit/report/new.py"
+    diff = f"diff --git a/{telling[0]} b/{telling[0]}\n-one\n+two\n"
+    (tmp_path / ENVIRONMENT).write_text(json.dumps({"diff": diff, "untracked": {telling[1]: "0" * 64}}))
+    compare(*SMALL)
+    (tmp_path / ENVIRONMENT).unlink()
+    assert "uncommitted" not in compare(*SMALL)
+    assert sorted(trained(tmp_path)) == ALL
+    moved = f"diff --git a/{telling[0]} b/src/tokencredit/engine/notes.py\nsimilarity index 100%\n"
+    (tmp_path / ENVIRONMENT).write_text(json.dumps({"diff": moved}))
+    assert "trained with uncommitted changes to the package" in compare(*SMALL, "--seeds", "3")
+
+
 def test_a_file_of_the_package_that_git_does_not_know_counts_too(tmp_path: Path, compare: Any) -> None:
     (tmp_path / ENVIRONMENT).write_text(json.dumps({"untracked": {"src/tokencredit/new.py": "0" * 64}}))
     assert "trained with uncommitted changes to the package" in compare(*SMALL)

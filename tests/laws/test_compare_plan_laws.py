@@ -90,6 +90,22 @@ def test_runs_of_one_seed_and_base_differ_in_the_recipe_alone(design: Design) ->
 
 
 @given(designs)
+def test_one_set_of_held_out_problems_is_reported_on_and_another_tuned_on(design: Design) -> None:
+    tuned, reported = (
+        {run.config.evaluation.seed for run in runs} for runs in (tuning_runs(design), reported_runs(design, all_best(design)))
+    )
+    assert reported == {0}
+    assert tuned == ({TUNING_SEEDS_FROM} if design.tunes else set())
+
+
+def test_held_out_problems_may_be_chosen() -> None:
+    asked = make_arm(read_recipes("dapo")[0], lambda recipe: resolve([{"recipe": recipe, "evaluation": {"seed": 7}}]))
+    design = make_design([asked], "dapo", {"steps-shift": "steps-shift"}, seeds=2, first_seed=3, rates=RATES, tune_seeds=1)
+    assert {run.config.evaluation.seed for run in reported_runs(design, all_best(design))} == {7}
+    assert {run.config.evaluation.seed for run in tuning_runs(design)} == {TUNING_SEEDS_FROM + 7}
+
+
+@given(designs)
 def test_every_run_has_a_folder_of_its_own(design: Design) -> None:
     runs = [*tuning_runs(design), *reported_runs(design, all_best(design))]
     assert len({str(run.path) for run in runs}) == len(runs)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up_comparison import make_comparison, make_row
+from tokencredit.compare.intervals import Bounds
 from tokencredit.compare.learning import accuracy_at, area, common_horizon, on_grid, rollouts_to
 from tokencredit.compare.pairs import difference, pair_up
 from tokencredit.compare.reaching import reaching
-from tokencredit.compare.statistics import Bounds
 from tokencredit.compare.summary import summarize
 
 CURVE = [(0, 0.2), (100, 0.6), (300, 0.5), (400, 0.9)]
@@ -92,11 +92,28 @@ def test_reaching_the_reference_s_final_accuracy_against_loops() -> None:
     assert found is not None
     assert found.low == found.high == pytest.approx(by_loops(ours, theirs, (0, 1, 2)))
     drawn = sorted(by_loops(ours, theirs, chosen) for chosen in itertools.product(range(3), repeat=3))
-    assert found.interval.high == drawn[-1] == math.inf
-    assert found.interval.low == pytest.approx(drawn[0])
+    assert found.intervals.bootstrap == (pytest.approx(drawn[0]), drawn[-1])
+    assert found.intervals.shown.high == math.inf
     two = reaching([ours, FAST_RUNS], [theirs, SLOW_RUNS], over_all=False)
     assert two is not None
     assert two.low == pytest.approx((found.low + math.log(100 / 400)) / 2)
+
+
+def test_few_seeds_that_all_get_there_have_a_t_interval() -> None:
+    """Its error is the spread of all resamples, made larger by the pair that they miss."""
+    theirs = [[(0, 0.2), (100, 0.4), (400, end)] for end in (0.8, 0.7, 0.75)]
+    ours = [[(0, 0.2), (100, middle), (400, 0.95)] for middle in (0.4, 0.6, 0.9)]
+    found = reaching([ours], [theirs], over_all=False)
+    assert found is not None
+    drawn = [by_loops(ours, theirs, chosen) for chosen in itertools.product(range(3), repeat=3)]
+    middle = sum(drawn) / 27
+    error = math.sqrt(sum((one - middle) ** 2 for one in drawn) / 27 * 3 / 2)
+    assert found.intervals.by == "t"
+    assert found.intervals.shown == pytest.approx((found.low - 4.302653 * error, found.low + 4.302653 * error), rel=1e-5)
+    assert found.intervals.bootstrap == pytest.approx((min(drawn), max(drawn)))
+    single = reaching([ours[:1]], [theirs[:1]], over_all=False)
+    assert single is not None
+    assert single.intervals.shown == (-math.inf, math.inf)
 
 
 FAST_RUNS, SLOW_RUNS = [[(0, 0.2), (100, 0.9), (400, 0.95)]] * 2, [[(0, 0.2), (100, 0.4), (400, 0.9)]] * 2
@@ -140,6 +157,8 @@ def test_the_summary_finds_the_speeds_that_were_put_in() -> None:
     assert set(found) == {"delta", "ntf", "random-lambda"}
     assert math.exp(found["delta"]["to_threshold"]["low"]) == pytest.approx(1 / 1.3, abs=0.05)
     assert found["delta"]["to_threshold"]["interval"][1] < 0
+    assert {found[name][measure]["interval_by"] for name in found for measure in found[name]} == {"bootstrap"}
+    assert found["delta"]["area"]["t_interval"] == pytest.approx(found["delta"]["area"]["bootstrap_interval"], abs=0.005)
     assert found["delta"]["area"]["t"] > 5
     assert found["delta"]["area"]["improvement"]["probability"] > 0.8
     assert found["delta"]["to_threshold"]["improvement"]["probability"] > 0.8

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tokencredit.compare.intervals import FEW, UNKNOWN, Bounds, cut, resamples, tail
 from tokencredit.compare.power import power, seeds_needed
-from tokencredit.compare.statistics import Bounds, improvement, outcomes, paired, percentiles, points, resamples
+from tokencredit.compare.statistics import improvement, outcomes, paired, points
 from tokencredit.student import critical, incomplete_beta, two_sided
 
 
@@ -18,8 +19,12 @@ def every_resampled_mean(strata: Sequence[Sequence[float]]) -> list[float]:
     return sorted(sum(sum(one) / len(one) for one in chosen) / len(strata) for chosen in itertools.product(*drawn))
 
 
-def cut(ordered: Sequence[float]) -> tuple[float, float]:
-    beyond = int(0.025 * len(ordered))
+def ends(ordered: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
+    """The share that is left out is one of the normal distribution, found here by integrating its density."""
+    pairs, freedom = sum(sizes), sum(sizes) - len(sizes)
+    grid = np.linspace(0, critical(freedom) * math.sqrt(pairs / freedom), 200_001)
+    share = 0.5 - float(np.trapezoid(np.exp(-(grid**2) / 2), grid)) / math.sqrt(2 * math.pi)
+    beyond = int(share * len(ordered))
     return ordered[beyond], ordered[-1 - beyond]
 
 
@@ -28,7 +33,7 @@ def test_small_data_is_resampled_in_every_way(strata: list[list[float]]) -> None
     found = paired([points(stratum) for stratum in strata])
     assert found is not None
     expected = every_resampled_mean(strata)
-    assert found.interval == pytest.approx(cut(expected), abs=1e-12)
+    assert found.intervals.bootstrap == pytest.approx(ends(expected, [len(one) for one in strata]), abs=1e-12)
     assert found.low == found.high == pytest.approx(sum(sum(one) / len(one) for one in strata) / len(strata))
 
 
@@ -37,7 +42,7 @@ def test_drawn_resamples_come_close_to_all_of_them_and_are_the_same_every_time()
     assert 5**5 * 5**5 > 10_000
     found = paired([points(stratum) for stratum in strata])
     assert found is not None
-    assert found.interval == pytest.approx(cut(_exact_two(strata)), abs=0.06)
+    assert found.intervals.bootstrap == pytest.approx(ends(_exact_two(strata), (5, 5)), abs=0.06)
     resamples.cache_clear()
     assert paired([points(stratum) for stratum in strata]) == found
     counts = resamples((5, 5))
@@ -53,10 +58,10 @@ def _exact_two(strata: Sequence[Sequence[float]]) -> list[float]:
 def test_paired_t_by_hand() -> None:
     found = paired([points([1.0, 2.0, 3.0, 4.0])])
     assert found is not None
-    assert (found.pairs, found.freedom, found.low) == (4, 3, 2.5)
+    assert (found.pairs, found.intervals.freedom, found.low) == (4, 3, 2.5)
     assert found.spread == pytest.approx(math.sqrt(5 / 3))
     assert found.t == pytest.approx(2.5 / (math.sqrt(5 / 3) / 2))
-    assert found.t_interval == pytest.approx((2.5 - 3.182446 * math.sqrt(5 / 3) / 2, 2.5 + 3.182446 * math.sqrt(5 / 3) / 2), abs=1e-5)
+    assert found.intervals.t == pytest.approx((2.5 - 3.182446 * math.sqrt(5 / 3) / 2, 2.5 + 3.182446 * math.sqrt(5 / 3) / 2), abs=1e-5)
 
 
 def test_bases_count_equally_and_their_spread_is_pooled() -> None:
@@ -73,17 +78,19 @@ def test_a_run_that_never_got_there_bounds_the_mean_from_one_side() -> None:
     found = paired([[Bounds(0.1, 0.1), Bounds(0.3, math.inf), Bounds(-0.1, -0.1)]])
     assert found is not None
     assert (found.low, found.high) == (pytest.approx(0.1), math.inf)
-    assert found.interval == (pytest.approx(cut(every_resampled_mean([[0.1, 0.3, -0.1]]))[0]), math.inf)
+    assert found.intervals.bootstrap == (pytest.approx(ends(every_resampled_mean([[0.1, 0.3, -0.1]]), [3])[0]), math.inf)
+    # What it needed at least is known of every pair: t of 0.1, 0.3, -0.1 has a lower end.
+    assert found.intervals.shown == (pytest.approx(0.1 - 4.302653 * 0.2 / math.sqrt(3), abs=1e-6), math.inf)
     assert (found.t, found.spread, found.exact) == (None, None, False)
     both = paired([[Bounds(0.1, math.inf), Bounds(-math.inf, -0.2), Bounds(0.0, 0.0)]])
     assert both is not None
-    assert (both.low, both.high) == (-math.inf, math.inf)
+    assert (both.low, both.high) == both.intervals.shown == (-math.inf, math.inf)
 
 
 def test_differences_that_are_all_alike_have_no_t() -> None:
     found = paired([[Bounds(0.0, 0.0)] * 3])
     assert found is not None
-    assert found.interval == (0.0, 0.0)
+    assert found.intervals.shown == (0.0, 0.0)
     assert found.t is None
 
 
@@ -92,12 +99,45 @@ def test_nothing_to_compare() -> None:
     assert paired([points([1.0]), []]) is None
     single = paired([points([0.5])])
     assert single is not None
-    assert (single.t, single.spread, single.interval) == (None, None, (0.5, 0.5))
+    assert (single.t, single.spread, single.intervals.shown) == (None, None, UNKNOWN)
+    apart = paired([points([0.5]), points([0.7])])
+    assert apart is not None
+    assert apart.intervals.shown == UNKNOWN
 
 
-def test_percentiles_cut_as_many_on_either_side() -> None:
-    assert percentiles(np.arange(100.0)) == (2.0, 97.0)
-    assert percentiles(np.arange(10.0)) == (0.0, 9.0)
+def test_as_many_are_cut_on_either_side() -> None:
+    assert cut(np.arange(100.0), 0.025) == (2.0, 97.0)
+    assert cut(np.arange(10.0), 0.025) == (0.0, 9.0)
+
+
+def test_few_pairs_show_the_t_interval_and_more_the_bootstrap() -> None:
+    for strata, by in (([list(range(8))], "t"), ([list(range(9))], "bootstrap"), ([list(range(5)), list(range(5))], "bootstrap")):
+        found = paired([points([float(value) for value in stratum]) for stratum in strata])
+        assert found is not None
+        assert found.intervals.by == by
+        assert (found.intervals.freedom < FEW) == (by == "t")
+        assert found.intervals.shown == (found.intervals.t if by == "t" else found.intervals.bootstrap)
+
+
+@pytest.mark.parametrize("sizes", [(9,), (12,), (8, 8), (5, 5)])
+def test_intervals_hold_the_truth_as_often_as_they_say(sizes: tuple[int, ...]) -> None:
+    """Plain percentiles hold it in 87 to 92 % of cases at these sizes."""
+    generator, tries = np.random.default_rng(3), 1000
+    held, narrow = 0, 0
+    for _ in range(tries):
+        strata = [generator.normal(0.3, 1.0, size=size) for size in sizes]
+        found = paired([points(stratum.tolist()) for stratum in strata], draws=2000)
+        assert found is not None
+        held += found.intervals.bootstrap.low <= 0.3 <= found.intervals.bootstrap.high
+        means = np.mean([stratum @ count.T / len(stratum) for stratum, count in zip(strata, resamples(sizes, 2000), strict=True)], axis=0)
+        narrow += cut(means, 0.025).low <= 0.3 <= cut(means, 0.025).high
+    assert 0.93 <= held / tries <= 0.97
+    assert narrow / tries < 0.93
+
+
+def test_a_large_sample_is_cut_at_the_usual_share() -> None:
+    assert tail((10_000,)) == pytest.approx(0.025, abs=1e-4)
+    assert tail((9,)) < tail((12,)) < 0.025
 
 
 def test_probability_of_improvement_against_loops() -> None:
@@ -125,7 +165,15 @@ def test_probability_of_improvement_against_loops() -> None:
                     [[theirs[base][place] for place in chosen[base]] for base in (0, 1)],
                 )
             )
-    assert found.interval == pytest.approx(cut(sorted(drawn)))
+    assert found.bootstrap == pytest.approx(ends(sorted(drawn), (3, 2)))
+
+
+def test_winning_everything_is_no_certainty() -> None:
+    found = improvement([np.ones((8, 8))])
+    assert found is not None
+    assert (found.probability, found.bootstrap) == (1.0, (1.0, 1.0))
+    # (p-hat + z^2 / 2n - z sqrt(z^2 / 4n^2)) / (1 + z^2 / n) with p-hat 1 is 1 / (1 + z^2 / n).
+    assert found.interval == pytest.approx((1 / (1 + 1.959964**2 / 8), 1.0))
 
 
 def test_who_never_arrived_lost_to_who_did() -> None:

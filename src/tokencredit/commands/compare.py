@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 """A run failed and the others were done; somebody asked to stop."""
 
-CHEAP: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1}
-"""Under files and flags: many runs of which only the numbers are wanted, a core for each."""
+UNDERNEATH: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1, "evaluation": {"seed": 0}}
+"""Under files and flags: many runs of which only the numbers are wanted, a core for each, measured on the same problems."""
 
 VARIES = ("model", "seed", "optimizer.learning_rate")
 """Settings that are told for each run."""
@@ -208,7 +208,7 @@ class Comparison:
 
 def _configurator(files: Sequence[str], rest: Sequence[str]) -> Callable[[str], TrainConfig]:
     """Recipe -> configuration under the files and flags that hold for all."""
-    kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", CHEAP)
+    kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", UNDERNEATH)
 
     @cache
     def configure(recipe: str) -> TrainConfig:

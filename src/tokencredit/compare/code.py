@@ -1,4 +1,4 @@
-"""Whether two runs were trained by the same code. What leaves the package as it was, changes nothing."""
+"""Whether two runs were trained by the same code. What only measures runs or tells of them has trained none."""
 
 import hashlib
 import re
@@ -10,12 +10,19 @@ from typing import Any, NamedTuple
 
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGE = "src/tokencredit"
+TELLS = tuple(f"{PACKAGE}/{part}" for part in ("bench/", "card/", "compare/", "report/", "commands/bench", "commands/compare"))
+"""A run loads nothing of these while it trains. Which configuration they ask for is compared by itself."""
+
+
+def trains(path: str) -> bool:
+    """Whether another text of this file could be another run."""
+    return path.startswith(f"{PACKAGE}/") and not path.startswith(TELLS)
 
 
 class Code(NamedTuple):
     commit: str | None
     uncommitted: str | None
-    """Hash of what differs from the commit inside the package; None where nothing does."""
+    """Hash of what differs from the commit, as far as it trains; None where nothing does."""
 
     @property
     def told(self) -> str:
@@ -25,9 +32,9 @@ class Code(NamedTuple):
 
 def code_of(environment: Mapping[str, Any]) -> Code:
     """Of a run's env.json, or of this process."""
-    parts = re.split(r"^(?=diff --git )", environment["diff"] or "", flags=re.MULTILINE)
-    own = "".join(part.strip() + "\n" for part in parts if part.startswith(f"diff --git a/{PACKAGE}/"))
-    own += "".join(f"{name} {digest}\n" for name, digest in sorted((environment.get("untracked") or {}).items()))
+    parts = re.split(r"^diff --git a/", environment["diff"] or "", flags=re.MULTILINE)
+    own = "".join(part.strip() + "\n" for part in parts if any(map(trains, part.partition("\n")[0].split(" b/"))))
+    own += "".join(f"{name} {digest}\n" for name, digest in sorted((environment.get("untracked") or {}).items()) if trains(name))
     return Code(environment["commit"], hashlib.sha256(own.encode()).hexdigest()[:12] if own else None)
 
 
@@ -44,10 +51,11 @@ def same_code(one: Code, other: Code) -> bool:
 
 @cache
 def package_at(commit: str) -> str | None:
-    """The hash of the package's files at a commit; None where git cannot tell."""
-    asked = ["git", "-C", str(SOURCE), "rev-parse", "--verify", "--quiet", f"{commit}:{PACKAGE}"]
+    """The hash of the files that train, at a commit; None where git cannot tell."""
+    asked = ["git", "-C", str(SOURCE), "ls-tree", "-r", "--full-tree", commit, "--", f"{PACKAGE}/"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    own = [line for line in done.stdout.splitlines() if trains(line.partition("\t")[2])]
+    return hashlib.sha256("\n".join(own).encode()).hexdigest()[:12] if own else None

@@ -5,17 +5,19 @@ from itertools import pairwise
 from typing import Any
 
 from tokencredit.compare.code import Code, same_code
+from tokencredit.compare.pairs import TOLD
 from tokencredit.compare.rows import Row
+from tokencredit.compare.sharing import sharing_notes
 
-FEW_PAIRS = 6
 SAME_BUDGET = 0.01
 
 
 def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
-    """`told`: what is known of the comparison beside its rows (recipes, controls, failed, missing, rates, tuning, remarks)."""
+    """`told`: what is known of the comparison beside its rows (recipes, controls, settings, failed, missing, rates, tuning, remarks)."""
     reported = [row for row in rows if not row["tuning"]]
-    found = [*_incomplete(told), *_unequal(reported, summary), *_code(rows), *told["remarks"]]
-    found += [*_rates(told), *_controls(summary, told), *_chance(summary, told)]
+    shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
+    found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
+    found += [*_rates(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
     return found
 
 
@@ -32,13 +34,8 @@ def _incomplete(told: dict[str, Any]) -> list[str]:
     return found
 
 
-def _unequal(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
+def _budgets(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
     found = []
-    sets: dict[tuple[str, int], set[str]] = {}
-    for row in rows:
-        sets.setdefault((row["base"], row["seed"]), set()).add(row["held_out_sha256"])
-    if unlike := [f"{base} seed {seed}" for (base, seed), hashes in sets.items() if len(hashes) > 1]:
-        found.append(f"Held-out problems differ between the recipes of {', '.join(unlike[:4])}: these are no pairs.")
     for base, horizon in summary["horizons"].items():
         longest = max(row["rollouts"] for row in rows if row["base"] == base)
         if longest > horizon * (1 + SAME_BUDGET):
@@ -78,22 +75,36 @@ def _controls(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
         return ["No A/A control takes part: add random-lambda, whose differences show what chance alone does here."]
     found = []
     for one in summary["comparisons"]:
-        t = one["overall"]["area"]["t"] if one["control"] else None
-        if t is not None and abs(t) > 2:
-            found.append(f"The A/A control {one['recipe']} itself differs (curve area, t {t:+.1f}): distrust effects of that size.")
+        area = one["overall"]["area"]
+        if one["control"] and area["t"] is not None and not area["t_interval"][0] <= 0 <= area["t_interval"][1]:
+            found.append(f"The A/A control {one['recipe']} itself differs (curve area, t {area['t']:+.1f}): distrust effects of that size.")
     return found
 
 
 def _chance(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
     claims = [one for one in summary["comparisons"] if not one["control"]]
-    found = []
-    if len(claims) > 1 and (limit := claims[0]["overall"]["area"]["bonferroni_t"]) is not None:
-        beyond = [one["recipe"] for one in claims if (t := one["overall"]["area"]["t"]) is not None and abs(t) > limit]
-        found.append(
-            f"{len(claims)} recipes are compared with {told['reference']}: one of them beyond |t| {limit:.1f} is as rare by chance as one "
-            f"alone beyond its 5 % limit (Bonferroni). By curve area: {', '.join(beyond) or 'none'}."
-        )
-    pairs = [one["pairs"] for one in summary["comparisons"] if one["pairs"]]
-    if pairs and min(pairs) < FEW_PAIRS:
-        found.append(f"Few pairs ({min(pairs)}): a bootstrap interval is then too narrow. The t interval in the JSON is wider.")
-    return found
+    areas = {one["recipe"]: one["overall"]["area"] for one in claims if one["overall"]["area"]["bonferroni_t"] is not None}
+    if len(claims) < 2 or not areas:
+        return []
+    limits = sorted(area["bonferroni_t"] for area in areas.values())
+    limit = f"{limits[0]:.1f}" if limits[-1] - limits[0] < 0.05 else f"{limits[0]:.1f} to {limits[-1]:.1f} (fewer pairs, higher limit)"
+    beyond = [recipe for recipe, area in areas.items() if area["t"] is not None and abs(area["t"]) > area["bonferroni_t"]]
+    intervals = len(TOLD) * len(claims)
+    return [
+        f"{len(claims)} recipes are compared with {told['reference']}: by curve area, one of them beyond |t| {limit} is as rare by chance "
+        f"as one alone beyond its 5 % limit (Bonferroni). Beyond it: {', '.join(beyond) or 'none'}.",
+        f"That counts recipes, not measures: {len(TOLD)} measures of each make {intervals} intervals of 95 %, of which about "
+        f"{0.05 * intervals:.0f} would lie on one side of no difference with no effect anywhere.",
+    ]
+
+
+def _few(summary: dict[str, Any]) -> list[str]:
+    compared = [one["overall"] for one in summary["comparisons"] if one["pairs"]]
+    if not compared:
+        return []
+    if any(one["area"]["interval"] == [None, None] for one in compared):
+        return ["One seed to a base says nothing of chance: there are no intervals."]
+    if all(one["area"]["interval_by"] == "bootstrap" for one in compared):
+        return []
+    least = min(one["area"]["pairs"] for one in compared)
+    return [f"Few pairs ({least}): intervals are Student's t, not bootstrap, which would be too narrow."]

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tokencredit.compare.intervals import Bounds
 from tokencredit.compare.learning import area, rollouts_to
 from tokencredit.compare.rows import Row
-from tokencredit.compare.statistics import Bounds
 
 Pair = tuple[Row, Row]
 """The recipe's run, and the reference's."""
@@ -29,7 +29,11 @@ MEASURES: dict[str, Measure] = {
         "until the mean curve reaches the reference's last accuracy, over what that one took",
         True,
     ),
-    "to_final_of_all": Measure("the same over all of its rollouts", "the same, over all rollouts that the reference used", True),
+    "to_final_of_all": Measure(
+        "the same, over all rollouts of the reference",
+        "until the mean curve reaches the reference's last accuracy, over all that the reference used",
+        True,
+    ),
     "pass_at_k": Measure("pass@k", "share of held-out problems that the best of k samples solves, after the run", False, True),
     "greedy": Measure("greedy accuracy", "of the most likely response, after the run", False, True),
     "entropy": Measure("end entropy", "nats per token in the last training batch", False),
@@ -38,6 +42,9 @@ MEASURES: dict[str, Measure] = {
 
 BY_MEAN_CURVES = ("to_final", "to_final_of_all")
 """Measures of all seeds together; the others are taken run by run."""
+
+TOLD = ("area", "final", "to_threshold", "to_final", "pass_at_k", "entropy")
+"""Those of the table; the JSON has all."""
 
 RANKED = ("area", "final", "to_threshold")
 """Measures with a probability of improvement."""

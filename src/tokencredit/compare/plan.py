@@ -129,5 +129,10 @@ def _rate_of(design: Design, arm: Arm, base: str, best: Mapping[tuple[str, str],
 
 
 def _planned(arm: Arm, base: str, model: str, rate: float, seed: int, *, tuning: bool) -> PlannedRun:
-    config = with_settings(arm.config, {"model": model, "seed": seed, RATE: rate})
-    return PlannedRun(arm.label, base, rate, seed, tuning, config)
+    settings = {"model": model, "seed": seed, RATE: rate, "evaluation.seed": _held_out_seed(arm.config, tuning=tuning)}
+    return PlannedRun(arm.label, base, rate, seed, tuning, with_settings(arm.config, settings))
+
+
+def _held_out_seed(config: TrainConfig, *, tuning: bool) -> int:
+    """All reported runs are measured on one set of problems; rates are chosen on another, or it would be chosen for this set."""
+    return (config.evaluation.seed or 0) + (TUNING_SEEDS_FROM if tuning else 0)

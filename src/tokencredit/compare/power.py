@@ -1,10 +1,13 @@
 """How many pairs an effect needs to be seen."""
 
 import math
+from functools import cache
 
 from tokencredit.student import critical
 
 MOST_SEEDS = 10_000
+limit_of = cache(critical)
+"""The same few are asked for over and over, and each is a search."""
 
 
 def _normal_above(z: float) -> float:
@@ -13,7 +16,7 @@ def _normal_above(z: float) -> float:
 
 def power(shift: float, freedom: int, alpha: float = 0.05, *, cuts: int = 800) -> float:
     """P(|T| > critical) where T is (Z + shift) / sqrt(chi2 / freedom): the noncentral t, by Simpson's rule over the estimated spread."""
-    limit = critical(freedom, alpha)
+    limit = limit_of(freedom, alpha)
     end = 1 + 9 / math.sqrt(freedom)
     constant = math.log(2) + (freedom / 2) * math.log(freedom / 2) - math.lgamma(freedom / 2)
     total = 0.0

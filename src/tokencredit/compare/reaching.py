@@ -3,13 +3,14 @@
 By mean curves: a single run that ends on a plateau reaches another's last accuracy or does not by the luck of one evaluation.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from tokencredit.compare.intervals import DRAWS, Bounds, Intervals, Numbers, between, freedom_of, resamples, student
 from tokencredit.compare.learning import Curve, accuracy_at, common_horizon
-from tokencredit.compare.statistics import DRAWS, Bounds, Numbers, percentiles, resamples
 
 MOST_PLACES = 200
 
@@ -18,7 +19,7 @@ class Reached(NamedTuple):
     low: float
     """Log ratio of rollouts, averaged over bases: at least."""
     high: float
-    interval: Bounds
+    intervals: Intervals
     never: int
     """Bases on which the recipe's mean curve does not get there; then there is no upper end."""
 
@@ -30,7 +31,8 @@ def reaching(ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]],
     before any training: then there is nothing to reach.
     """
     once = [np.ones((1, len(own))) for own in ours]
-    drawn = resamples(tuple(len(own) for own in ours), draws)
+    sizes = tuple(len(own) for own in ours)
+    drawn = resamples(sizes, draws)
     low, high = _log_ratios(ours, theirs, once, over_all=over_all)
     if not ours or not np.isfinite(low[0]):
         return None
@@ -39,7 +41,17 @@ def reaching(ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]],
         bool(np.isinf(_log_ratios([one], [other], [count], over_all=over_all)[1][0]))
         for one, other, count in zip(ours, theirs, once, strict=True)
     )
-    return Reached(float(low[0]), float(high[0]), Bounds(percentiles(lows).low, percentiles(highs).high), never)
+    freedom, (least, most) = freedom_of(sizes), (float(low[0]), float(high[0]))
+    errors = Bounds(*(_error(one, sizes) for one in (lows, highs)))
+    intervals = Intervals(between(lows, highs, sizes), student(Bounds(least, most), errors, freedom), freedom)
+    return Reached(least, most, intervals, never)
+
+
+def _error(drawn: Numbers, sizes: Sequence[int]) -> float:
+    """Standard error by resamples, made larger by what they miss. Of a plain mean over seeds it is the one that a t test takes."""
+    if not freedom_of(sizes) or not np.isfinite(drawn).all():
+        return math.inf
+    return float(drawn.std()) * math.sqrt(sum(sizes) / freedom_of(sizes))
 
 
 def _log_ratios(

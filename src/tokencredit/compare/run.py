@@ -80,6 +80,8 @@ def execute(
                 for one in [one for one in started if one.process.poll() is not None]:
                     started.remove(one)
                     failure = _conclude(one, out, keep_models=keep_models)
+                    # What is still running no longer counts the one that is about to be told.
+                    watcher.ticked(sum(_share_done(other.run, out) for other in started))
                     if failure is None:
                         watcher.finished(one.run)
                     else:

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from tokencredit.compare.intervals import UNKNOWN, Bounds, Intervals
 from tokencredit.compare.learning import common_horizon, on_grid
 from tokencredit.compare.pairs import BY_MEAN_CURVES, MEASURES, RANKED, Pair, bounds_to, differences, pair_up, values
 from tokencredit.compare.power import seeds_needed
 from tokencredit.compare.reaching import reaching
 from tokencredit.compare.rows import Row
-from tokencredit.compare.statistics import Bounds, Improvement, Paired, improvement, outcomes, paired
+from tokencredit.compare.statistics import Improvement, Paired, improvement, outcomes, paired
 from tokencredit.student import critical
 
 CLAIM = 0.1
@@ -73,7 +74,9 @@ def _beside(
         "control": control,
         "pairs": sum(map(len, pairs.values())),
         "overall": overall,
-        "by_base": {base: _measured({base: own}, horizons, threshold, claims) for base, own in pairs.items()},
+        "by_base": {
+            base: overall if len(pairs) == 1 else _measured({base: own}, horizons, threshold, claims) for base, own in pairs.items()
+        },
     }
 
 
@@ -102,24 +105,32 @@ def _reached_json(pairs: Mapping[str, Sequence[Pair]], *, over_all: bool) -> dic
     if found is None:
         return told
     told["never"]["recipe"] = found.never
-    interval = [_number(end) for end in found.interval]
-    return told | {"pairs": count, "low": _number(found.low), "high": _number(found.high), "interval": interval}
+    return told | {"pairs": count, "low": _number(found.low), "high": _number(found.high)} | _intervals_json(found.intervals)
 
 
 def _paired_json(found: Paired | None, claims: int) -> dict[str, Any]:
     if found is None:
-        return {"pairs": 0, "low": None, "high": None, "interval": [None, None], "spread": None, "t": None, "t_interval": None} | {
-            "bonferroni_t": None
-        }
+        nothing = _intervals_json(Intervals(UNKNOWN, UNKNOWN, 0))
+        return {"pairs": 0, "low": None, "high": None, **nothing, "spread": None, "t": None, "bonferroni_t": None}
+    freedom = found.intervals.freedom
     return {
         "pairs": found.pairs,
         "low": _number(found.low),
         "high": _number(found.high),
-        "interval": [_number(end) for end in found.interval],
+        **_intervals_json(found.intervals),
         "spread": found.spread,
         "t": found.t,
-        "t_interval": None if found.t_interval is None else list(found.t_interval),
-        "bonferroni_t": critical(found.freedom, 0.05 / max(1, claims)) if found.freedom else None,
+        "bonferroni_t": critical(freedom, 0.05 / max(1, claims)) if freedom else None,
+    }
+
+
+def _intervals_json(found: Intervals) -> dict[str, Any]:
+    """The one that is shown, by which way it was taken, and both."""
+    return {
+        "interval": [_number(end) for end in found.shown],
+        "interval_by": found.by,
+        "bootstrap_interval": [_number(end) for end in found.bootstrap],
+        "t_interval": [_number(end) for end in found.t],
     }
 
 
@@ -159,7 +170,8 @@ def _improvement(name: str, pairs: Mapping[str, Sequence[Pair]], horizons: Mappi
 def _improvement_json(found: Improvement | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {"probability": found.probability, "interval": list(found.interval), "wins": found.wins, "pairs": found.pairs}
+    told = {"probability": found.probability, "interval": list(found.interval), "wins": found.wins, "pairs": found.pairs}
+    return told | {"bootstrap_interval": [_number(end) for end in found.bootstrap]}
 
 
 def _curves(rows: Sequence[Row], recipes: Sequence[str]) -> list[dict[str, Any]]:

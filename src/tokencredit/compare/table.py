@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tokencredit.compare.pairs import TOLD
 from tokencredit.report import effects
 from tokencredit.report.visible import brief, visible
 
@@ -27,7 +28,10 @@ def print_comparison(told: dict[str, Any]) -> None:
         rows = [(one, found) for one, found in rows if found is not None]
         if rows:
             over = f"{title}: " if title else ""
-            name = f"{over}paired differences to {summary['reference']} (95 % bootstrap): accuracies in points, rollouts as a factor"
+            name = (
+                f"{over}paired differences to {summary['reference']} with 95 % intervals: accuracies in points, rollouts as a factor; "
+                "seeds per base to see a gain of 10 % / of the size seen"
+            )
             _print(console, name, *_beside(rows, summary["measures"]))
     if tuned := told["tuning"]:
         _print(console, "learning rates, mean curve area in % over tuning seeds", *_rates(tuned, told["design"]["rates"]))
@@ -71,8 +75,9 @@ def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
 
 
 def _beside(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]], measures: dict[str, Any]) -> Lines:
-    names = ("area", "final", "to_threshold", "to_final", "pass_at_k", "entropy")
-    headings = ("recipe", "pairs", "area", "t", "P(better)", *(measures[name]["title"] for name in names[1:]), "seeds for 10 % / seen")
+    others = [name for name in TOLD if name != "area"]
+    seeds = ("seeds, area", "seeds, rollouts")
+    headings = ("recipe", "pairs", "area", "t", "P(better)", *(measures[name]["title"] for name in others), *seeds)
     lines = [
         (
             _name(one),
@@ -80,8 +85,8 @@ def _beside(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]], measures: dic
             effects.effect(measures["area"], found["area"]),
             effects.t_value(found["area"]),
             effects.improvement(found["area"]["improvement"]),
-            *(effects.effect(measures[name], found[name]) for name in names[1:]),
-            effects.seeds(found["to_threshold"]["seeds_needed"]),
+            *(effects.effect(measures[name], found[name]) for name in others),
+            *(effects.seeds(found[name]["seeds_needed"]) for name in ("area", "to_threshold")),
         )
         for one, found in rows
     ]

@@ -41,6 +41,11 @@ def first_problems(config: TrainConfig, task: Task) -> list[Problem]:
     return task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", 0, 0))
 
 
+def held_out_problems(config: TrainConfig, task: Task) -> list[Problem]:
+    seed = config.seed if config.evaluation.seed is None else config.evaluation.seed
+    return task.problems(config.evaluation.final_problems, split="held-out", seed=derive_seed(seed, "held-out"))
+
+
 def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
     """Write it where there is none; refuse to go on where it differs."""
     path = folder.path / FILE

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.data import fingerprint, first_problems, keep_fingerprint, refuse_leaks
+from tokencredit.engine.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import write_gold
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.attempt import Attempt
@@ -72,11 +72,7 @@ class Trainer:
         self.stepper = Stepper(config, source=config.model if checkpoint is None else str(checkpoint))
         self.gold = self.stepper.check_gold(folder)
         self.policy, self.task = self.stepper.policy, self.stepper.task
-        self.held_out = self.task.problems(
-            config.evaluation.final_problems,
-            split="held-out",
-            seed=derive_seed(config.seed, "held-out"),
-        )
+        self.held_out = held_out_problems(config, self.task)
         check_fit(self.policy, self.task, self.held_out, config)
         self.known = HeldOut(self.held_out)
         shown = [Problem(prompt=shot.prompt, answer="") for shot in self.policy.prompting.shots]

@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 
 from tokencredit.compose import to_toml
 from tokencredit.config import TrainConfig
-from tokencredit.engine.data import fingerprint, keep_fingerprint, refuse_leaks
+from tokencredit.engine.data import fingerprint, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import check_gold, write_gold
 from tokencredit.engine.local.checkpoint import Progress
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
@@ -52,7 +52,7 @@ def train(
     if isinstance(task, Conversing):
         raise ConfigError(f"task.type is {config.task.type!r}, which converses in turns; TRL samples one response, use engine 'local'")
     gold = check_gold(task, RunFolder(path))
-    held_out = task.problems(config.evaluation.final_problems, split="held-out", seed=derive_seed(config.seed, "held-out"))
+    held_out = held_out_problems(config, task)
     policy = prompted(policy, config, task)
     check_fit(policy, task, held_out, config)
     problems = training_problems(config, task)
