@@ -14,6 +14,7 @@ import pytest
 
 from fault.compare_driver import compare_command
 from fault.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
+from tokencredit.compare.now_and_then import NowAndThen
 from tokencredit.storage.lock import locked
 
 TESTS = Path(__file__).parents[1]
@@ -237,3 +238,21 @@ def test_two_comparisons_in_one_folder_are_refused(tmp_path: Path, compare: Any)
     with locked(tmp_path / "out"):
         assert "run folder out is in use by process" in compare(*SMALL, "--seeds", "3", expect=2)
     assert sorted(trained(tmp_path)) == ALL
+
+
+def test_what_is_finished_can_be_read_before_all_is(tmp_path: Path, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokencredit.commands import compare as command
+
+    seen: list[int] = []
+
+    def written(document: dict[str, Any], out: Path) -> None:
+        write_document(document, out)
+        seen.append(len(told(tmp_path)["runs"]))
+
+    write_document = command.write_document
+    monkeypatch.setattr(command, "write_document", written)
+    monkeypatch.setattr(command, "NowAndThen", lambda act: NowAndThen(act, least=0.0, share=1.0))
+    compare(*SMALL)
+    assert seen[0] == 0
+    assert seen[-1] == 4
+    assert {1, 2, 3} & set(seen[1:-1])

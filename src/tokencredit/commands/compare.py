@@ -15,6 +15,7 @@ from tokencredit.compare.arms import Arm, choose_reference, make_arm, read_recip
 from tokencredit.compare.code import code_of
 from tokencredit.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
 from tokencredit.compare.ledger import Ledger, take_stock
+from tokencredit.compare.now_and_then import NowAndThen
 from tokencredit.compare.plan import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
 from tokencredit.compare.rows import look
 from tokencredit.compare.run import execute, failures_of, refuse_in_use
@@ -83,6 +84,8 @@ class Comparison:
         self.remarks: list[str] = []
         self.trained: set[Key] = set()
         """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
+        self.keep_told = NowAndThen(lambda: write_document(self._document(), self.out))
+        """A study of hours can be looked at, and is not lost, before it ends."""
         self.design = make_design(
             arms,
             reference,
@@ -189,6 +192,7 @@ class Comparison:
     def _finish(self, planned: PlannedRun) -> dict[str, Any] | None:
         """Its row."""
         self.trained.add(planned.key)
+        self.keep_told()
         return look(self.out / planned.path, planned, self.code).row
 
     def _document(self) -> dict[str, Any]:

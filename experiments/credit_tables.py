@@ -1,0 +1,165 @@
+"""Tables over several checkpoints of `tokencredit bench credit --json FILE.json` as Markdown.
+
+python experiments/credit_tables.py name=FILE.json name=FILE.json ...
+python experiments/credit_tables.py --part truth|gradients|entropy|uniform|agreement|classes|oracle name=FILE.json ...
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Checkpoints = Mapping[str, dict[str, Any]]
+"""What was measured, by the name of its column."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def effect(found: Mapping[str, Any] | None, limit: float) -> str:
+    """A paired difference with its t; bold where the t survives all comparisons of its column."""
+    if found is None:
+        return "–"
+    t = found["t"]
+    told = f"{found['mean']:+.3f} ({'–' if t is None else f'{t:+.1f}'})"
+    return f"**{told}**" if t is not None and abs(t) > limit else told
+
+
+def of_method(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any] | None:
+    return next((row for row in rows if row["method"] == method), None)
+
+
+def alike(checkpoints: Checkpoints) -> list[list[str]]:
+    """Methods that gave the very same gradients everywhere, together."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    methods = {row["method"]: None for one in checkpoints.values() for row in one["gradient"]["batches"]["rows"]}
+    for method in methods:
+        rows = [of_method(one["gradient"]["batches"]["rows"], method) for one in checkpoints.values()]
+        key = tuple(None if row is None else tuple(round(cosine, 6) for cosine in row["cosines"]) for row in rows)
+        found.setdefault(key, []).append(method)
+    return list(found.values())
+
+
+def truth(checkpoints: Checkpoints) -> str:
+    head = [
+        "checkpoint",
+        "accuracy",
+        "mixed groups",
+        "entropy",
+        "80 % of sum A*² on",
+        "A* above 0.1",
+        "real share of A*",
+        "cos(g*, less entropy)",
+    ]
+    rows = []
+    for name, one in checkpoints.items():
+        policy, true = one["policy"], one["truth"]
+        shares = [
+            policy["accuracy"],
+            policy["mixed_groups"],
+            true["tokens_holding_80_percent"],
+            true["share_above"]["0.1"],
+            true["reliability"],
+        ]
+        accuracy, mixed, holding, above, real = (f"{100 * share:.1f} %" for share in shares)
+        toward = f"{one['gradient']['batches']['reference_toward_sharpness']:.2f}"
+        rows.append([name, accuracy, mixed, f"{policy['entropy']:.3f}", holding, above, real, toward])
+    return table(head, rows)
+
+
+def gradients(checkpoints: Checkpoints, *, without_entropy: bool = False) -> str:
+    def part(row: dict[str, Any] | None) -> dict[str, Any] | None:
+        return row["without_entropy"] if row is not None and without_entropy else row
+
+    found = []
+    for methods in alike(checkpoints):
+        cells = []
+        for one in checkpoints.values():
+            batches = one["gradient"]["batches"]
+            row = part(of_method(batches["rows"], methods[0]))
+            baseline = methods[0] == batches["rows"][0]["method"]
+            cells.append("–" if row is None else f"{row['cosine']:.3f}" if baseline else effect(row["versus_grpo"], batches["surviving_t"]))
+        found.append([", ".join(methods), *cells])
+    return table(["recipe", *checkpoints], found)
+
+
+def beside_uniform(checkpoints: Checkpoints) -> str:
+    """What credit does to the recipe it is part of: the same recipe with every token of a response alike is its twin."""
+    rows = {name: one["gradient"]["batches"] for name, one in checkpoints.items()}
+    methods = {row["method"]: None for batches in rows.values() for row in batches["rows"] if row["versus_uniform_credit"] is not None}
+    found = []
+    for method in methods:
+        own = [(of_method(batches["rows"], method), batches["surviving_t"]) for batches in rows.values()]
+        found.append([method, *("–" if row is None else effect(row["versus_uniform_credit"], limit) for row, limit in own)])
+    return table(["recipe", *checkpoints], found)
+
+
+def _number(row: dict[str, Any] | None, measure: str) -> str:
+    value = None if row is None else row[measure]["value"]
+    return "–" if value is None else f"{value:.2f}"
+
+
+def agreement(checkpoints: Checkpoints) -> str:
+    methods = {row["method"]: None for one in checkpoints.values() for row in one["agreement"]["rows"] if row["same_credit_as"] is None}
+    found = []
+    for method in methods:
+        rows = [of_method(one["agreement"]["rows"], method) for one in checkpoints.values()]
+        cells = ["; ".join(_number(row, measure) for measure in ("pearson", "auroc")) for row in rows]
+        found.append([method, *cells])
+    return table(["credit", *checkpoints], found)
+
+
+def classes(checkpoints: Checkpoints) -> Iterator[str]:
+    """Mean coefficient in better / worse responses, of credits that are not alike for all tokens."""
+    for name, one in checkpoints.items():
+        named = list(one["truth"]["classes"])
+        rows = []
+        for row in one["agreement"]["rows"]:
+            sides = [(row["by_class"].get(of) or {}).get(side) for of in named for side in ("positive", "negative")]
+            if row["same_credit_as"] is None and len({round(side, 3) for side in sides if side is not None}) > 1:
+                told = ["–" if side is None else f"{side:.2f}" for side in sides]
+                rows.append([row["method"], *(f"{told[i]} / {told[i + 1]}" for i in range(0, len(told), 2))])
+        share = ["*of sum A\\*²*", *(f"*{100 * one['truth']['classes'][of]['share_of_square']:.0f} %*" for of in named)]
+        yield f"{name}:\n\n" + table(["credit", *named], [share, *rows])
+
+
+def oracle(checkpoints: Checkpoints) -> str:
+    names = ("oracle A*", "dapo", "delta", "delta-symmetric", "sibling-context", "ntf-anneal", "vineppo")
+    found = []
+    for method in names:
+        cells = []
+        for one in checkpoints.values():
+            groups = one["gradient"]["groups"]
+            row = of_method(groups["rows"], method)
+            cells.append("–" if row is None else effect(row["versus_grpo"], groups["surviving_t"]))
+        found.append([method, *cells])
+    return table(["credit", *checkpoints], found)
+
+
+PARTS: Mapping[str, Callable[[Checkpoints], str]] = {
+    "truth": truth,
+    "gradients": gradients,
+    "entropy": lambda checkpoints: gradients(checkpoints, without_entropy=True),
+    "uniform": beside_uniform,
+    "agreement": agreement,
+    "classes": lambda checkpoints: "\n".join(classes(checkpoints)),
+    "oracle": oracle,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="NAME=FILE")
+    parser.add_argument("--part", choices=PARTS, action="append")
+    asked = parser.parse_args()
+    named = (entry.partition("=") for entry in asked.files)
+    checkpoints = {name: json.loads(Path(file).read_text(encoding="utf-8"))["checkpoints"][0] for name, _, file in named}
+    for part in asked.part or PARTS:
+        print(f"### {part}\n\n{PARTS[part](checkpoints)}")
+
+
+if __name__ == "__main__":
+    main()
