@@ -233,6 +233,30 @@ def test_rates_are_tuned_on_seeds_of_their_own_and_the_best_is_reported(tmp_path
     assert found["summary"]["comparisons"][0]["pairs"] == 2
 
 
+def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, compare: Any) -> None:
+    asked = [*SMALL, "--recipes", "dapo,rloo,delta,grpo", "--rates", "1e-4,3e-4", "--tune-seeds", "1", "--finalists", "1"]
+    assert "# then seeds 0 to 1 of the best 1 recipes" in compare(*asked, "--dry-run")
+    said = compare(*asked)
+    assert "who went on" in said
+    assert "2 of 4 recipes went on after tuning (delta, dapo)" in said
+    found = told(tmp_path)
+    assert {(row["recipe"], row["seed"]) for row in found["runs"] if not row["tuning"]} == {
+        (name, seed) for name in ("dapo", "delta") for seed in (0, 1)
+    }
+    assert {one["recipe"]: one["goes_on"] for one in found["standings"]} == {"delta": True, "dapo": True, "rloo": False, "grpo": False}
+    assert [one["recipe"] for one in found["summary"]["comparisons"]] == ["delta"]
+    assert found["missing"] == 0
+    assert "went on to the seeds that are reported" in (tmp_path / "out" / "comparison.html").read_text()
+    # More of them add to what is there.
+    before = len(trained(tmp_path))
+    compare(*asked, "--always", "rloo")
+    assert [line.split()[0] for line in trained(tmp_path)[before:]] == ["rloo", "rloo"]
+    # And a page of old, without standings, is still read.
+    old = {name: value for name, value in told(tmp_path).items() if name != "standings"}
+    (tmp_path / "out" / "comparison.json").write_text(json.dumps(old))
+    compare("--jobs", "0", "--out", "out")
+
+
 def test_two_comparisons_in_one_folder_are_refused(tmp_path: Path, compare: Any) -> None:
     compare(*SMALL)
     with locked(tmp_path / "out"):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokencredit.compare.arms import Arm, make_arm, read_recipes
+from tokencredit.compare.finalists import going_on, standings
 from tokencredit.compare.plan import (
     TUNING_SEEDS_FROM,
     Design,
@@ -148,10 +149,69 @@ def test_each_recipe_s_best_rate_is_that_of_its_largest_area() -> None:
     assert best_rates(tune(design, lost, {("dapo", "steps-shift", 3e-4, TUNING_SEEDS_FROM)}))["dapo", "steps-shift"] == 8e-4
 
 
+def test_the_best_by_their_best_rates_go_on_beside_those_who_always_do() -> None:
+    names = ("dapo", "delta", "grpo", "reinforce++", "rloo", "random-lambda")
+    bases = {base: base for base in ("steps-shift", "steps-sharpen")}
+    rates = (1e-4, 3e-4)
+    design = make_design(
+        [arm(name) for name in names],
+        "dapo",
+        bases,
+        seeds=2,
+        first_seed=0,
+        rates=rates,
+        tune_seeds=2,
+        finalists=1,
+        always=["rloo"],
+    )
+    areas = {(name, rate): 0.1 for name in names for rate in rates}
+    # delta is best in the mean of both rates, grpo at its best one.
+    areas |= {("delta", 1e-4): 0.3, ("delta", 3e-4): 0.3, ("grpo", 3e-4): 0.4}
+    rows = rows_of(design, areas)
+    tuned = tune(design, rows, ())
+    standing = standings(design, rows, tuned)
+    assert [one.recipe for one in standing][:2] == ["grpo", "delta"]
+    assert standing[0].area == pytest.approx(0.4)
+    assert going_on(standing) == {"grpo", "dapo", "rloo", "random-lambda"}
+    reported = reported_runs(design, best_rates(tuned), going_on(standing))
+    assert {run.arm for run in reported} == {"grpo", "dapo", "rloo", "random-lambda"}
+    assert len(tuning_runs(design)) + len(reported) == number_of_runs(design)
+    # Who broke at every rate of one base is no finalist, however good on the other; while a run is to come nobody is chosen.
+    broken = [row for row in rows if (row["recipe"], row["base"]) != ("grpo", "steps-shift")]
+    failed = {("grpo", "steps-shift", rate, seed) for rate in rates for seed in design.tuning_seeds}
+    assert going_on(standings(design, broken, tune(design, broken, failed))) == {"delta", "dapo", "rloo", "random-lambda"}
+    assert standings(design, broken, tune(design, broken, ())) == []
+    everybody = design._replace(finalists=None, always=())
+    assert going_on(standings(everybody, rows, tuned)) is None
+
+
+def test_areas_of_finalists_are_over_the_rollouts_that_all_cover() -> None:
+    design = make_design(
+        [arm("dapo"), arm("delta"), arm("grpo")],
+        "dapo",
+        {"steps-shift": "steps-shift"},
+        seeds=1,
+        first_seed=0,
+        rates=(1e-4, 3e-4),
+        tune_seeds=1,
+        finalists=1,
+    )
+    rows = rows_of(design, {(name, rate): 0.2 for name in ("dapo", "delta", "grpo") for rate in design.rates})
+    for row in rows:
+        if row["recipe"] == "delta":
+            # Three times the rollouts: ahead by its own measure, behind at equal rollouts.
+            row["curve"] = [[0, 0.0], [100, 0.1], [300, 1.0]]
+    assert going_on(standings(design, rows, tune(design, rows, ()))) == {"dapo", "grpo"}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"seeds": 0}, "seeds is 0"),
+        ({"finalists": 0, "rates": RATES}, "finalists is 0"),
+        ({"finalists": 2, "rates": (3e-4,)}, "chosen by tuning; give several rates"),
+        ({"finalists": 2, "rates": RATES, "always": ["dap"]}, "always names 'dap'"),
+        ({"always": ["dapo"]}, "give finalists, or leave it out"),
         ({"first_seed": 9_999, "seeds": 2}, "for tuning"),
         ({"rates": (3e-4, 3e-4)}, "more than once"),
         ({"rates": (-1.0,)}, "above 0"),

@@ -14,6 +14,7 @@ from tokencredit.commands.output import choose_folder
 from tokencredit.compare.arms import Arm, choose_reference, make_arm, read_recipes
 from tokencredit.compare.code import code_of
 from tokencredit.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
+from tokencredit.compare.finalists import going_on, standings
 from tokencredit.compare.ledger import Ledger, take_stock
 from tokencredit.compare.now_and_then import NowAndThen
 from tokencredit.compare.plan import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
@@ -95,6 +96,8 @@ class Comparison:
             rates=options.rates_read,
             tune_seeds=options.tune_seeds,
             fixed_rates=[one.label for one in wanted if one.fixes_rate],
+            finalists=options.finalists,
+            always=[one.label for one in read_recipes(options.always)] if options.always is not None else [],
         )
         self.out = _choose_out(options.out)
         environment = describe_environment()
@@ -140,7 +143,8 @@ class Comparison:
         for planned in tuning_runs(design) or reported_runs(design, {}):
             print(brief(planned.told))
         if design.tunes:
-            print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of every recipe and base at its best rate")
+            who = "every recipe" if design.finalists is None else f"the best {design.finalists} recipes and of those that always go on,"
+            print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} on every base at the best rate")
 
     def run(self) -> int:
         from tokencredit.commands.compare_progress import watching
@@ -166,7 +170,7 @@ class Comparison:
     def _work(self, watcher: "AllRuns") -> int:
         tuning = tuning_runs(self.design)
         failures = self._train(tuning, watcher)
-        reported = reported_runs(self.design, self._best())
+        reported = self._to_report()
         watcher.impossible(number_of_runs(self.design) - len(tuning) - len(reported))
         failures += self._train(reported, watcher)
         return EXIT_FAILED if failures else EXIT_OK
@@ -177,12 +181,17 @@ class Comparison:
         watcher.there_already(len(ledger.rows))
         return len(execute(ledger.to_do, self.out, at_once=options.jobs, watcher=watcher, keep_models=options.keep_models))
 
-    def _best(self) -> dict[tuple[str, str], float]:
+    def _to_report(self) -> list[PlannedRun]:
+        """As far as tuning has decided it."""
         if not self.design.tunes:
-            return {}
+            return reported_runs(self.design, {})
         runs = tuning_runs(self.design)
-        failed = {failure.run.key for failure in failures_of(runs, self.out)}
-        return best_rates(tune(self.design, self._finished(runs), failed))
+        rows = self._finished(runs)
+        tuned = tune(self.design, rows, {failure.run.key for failure in failures_of(runs, self.out)})
+        standing = standings(self.design, rows, tuned)
+        if self.design.finalists is not None and not standing:
+            return []
+        return reported_runs(self.design, best_rates(tuned), going_on(standing))
 
     def _finished(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
         found = (look(self.out / planned.path, planned, self.code) for planned in runs)
@@ -196,7 +205,7 @@ class Comparison:
         return look(self.out / planned.path, planned, self.code).row
 
     def _document(self) -> dict[str, Any]:
-        runs = [*tuning_runs(self.design), *reported_runs(self.design, self._best())]
+        runs = [*tuning_runs(self.design), *self._to_report()]
         rows, failures = self._finished(runs), failures_of(runs, self.out)
         return make_document(
             self.design,

@@ -44,6 +44,10 @@ class CompareOptions:
     """Learning rates, with commas between; several are tuned, one is taken; default: the rate of the files or the task."""
     tune_seeds: int = 2
     """Seeds on which each rate is tried."""
+    finalists: int | None = None
+    """Of many recipes, how many go on to the reported seeds after tuning (several --rates); default: all."""
+    always: str | None = None
+    """Recipes that go on beside them, with commas between; the reference and controls always do."""
     threshold: float | None = None
     """Accuracy that rollouts are counted to; default 0.8."""
     jobs: int = 2

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokencredit.compare.finalists import standings
 from tokencredit.compare.notes import notes
 from tokencredit.compare.plan import Design
 from tokencredit.compare.rows import Row
@@ -52,7 +53,7 @@ def make_document(
     made_by: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`made_by`: the command, the commit and the versions; `settings`: what is common to all and what is a recipe's own."""
-    failed = {failure.run.key for failure in failures}
+    tuned = tune(design, rows, {failure.run.key for failure in failures}) if design.tunes else []
     told = {
         "kind": KIND,
         **made_by,
@@ -64,13 +65,16 @@ def make_document(
             "seeds": list(design.seeds),
             "rates": list(design.rates),
             "tuning_seeds": list(design.tuning_seeds),
+            "finalists": design.finalists,
+            "always": list(design.always),
             "threshold": threshold,
         },
         "settings": dict(settings),
         "remarks": list(remarks),
         "missing": missing,
         "failed": [failure.to_json() for failure in failures],
-        "tuning": [one.to_json() for one in tune(design, rows, failed)] if design.tunes else [],
+        "tuning": [one.to_json() for one in tuned],
+        "standings": [one.to_json() for one in standings(design, rows, tuned)],
         "runs": list(rows),
     }
     return concluded(told)
@@ -78,10 +82,13 @@ def make_document(
 
 def concluded(told: dict[str, Any]) -> dict[str, Any]:
     """With what its rows say."""
+    # Comparisons were written without standings once; then everybody went on.
+    told = {"standings": [], **told}
     design = told["design"]
+    left = [one["recipe"] for one in told["standings"] if not one["goes_on"]]
     summary = summarize(
         told["runs"],
-        recipes=design["recipes"],
+        recipes=[recipe for recipe in design["recipes"] if recipe not in left],
         controls=design["controls"],
         bases=list(design["bases"]),
         reference=design["reference"],

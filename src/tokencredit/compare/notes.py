@@ -13,11 +13,11 @@ SAME_BUDGET = 0.01
 
 
 def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
-    """`told`: what is known of the comparison beside its rows (recipes, controls, settings, failed, missing, rates, tuning, remarks)."""
+    """`told`: what is known of the comparison beside its rows: its design, settings, failures, tuning, standings and remarks."""
     reported = [row for row in rows if not row["tuning"]]
     shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
     found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
-    found += [*_rates(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
+    found += [*_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
     return found
 
 
@@ -68,6 +68,17 @@ def _rates(told: dict[str, Any]) -> list[str]:
     if not edge:
         return []
     return [f"The best rate is the smallest or largest that was tried for {', '.join(edge)}: a better one may lie beyond."]
+
+
+def _finalists(told: dict[str, Any]) -> list[str]:
+    standing = told["standings"]
+    on = [one["recipe"] for one in standing if one["goes_on"]]
+    if len(on) == len(standing):
+        return []
+    return [
+        f"{len(on)} of {len(standing)} recipes went on after tuning ({', '.join(on)}). The areas that they were chosen by flatter them; "
+        "the seeds that are reported were not seen then."
+    ]
 
 
 def _controls(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:

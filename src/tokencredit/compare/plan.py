@@ -5,13 +5,14 @@ Rates are tuned on seeds of their own, far from those that are reported.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from tokencredit.compare.arms import RATE, Arm, with_settings
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.nearest import nearest
 
 TUNING_SEEDS_FROM = 10_000
 LONGEST_NAME = 60
@@ -27,6 +28,10 @@ class Design(NamedTuple):
     """Empty: each recipe at the rate of its configuration."""
     tuning_seeds: tuple[int, ...]
     """Empty where nothing is tuned."""
+    finalists: int | None = None
+    """How many of the recipes go on after tuning; None: all."""
+    always: tuple[str, ...] = ()
+    """Recipes that go on whatever tuning says, beside the reference and controls."""
 
     @property
     def tunes(self) -> bool:
@@ -77,6 +82,8 @@ def make_design(
     rates: Sequence[float],
     tune_seeds: int,
     fixed_rates: Sequence[str] = (),
+    finalists: int | None = None,
+    always: Sequence[str] = (),
 ) -> Design:
     """`fixed_rates`: labels of recipes that set a rate of their own."""
     for name, value, least in (("seeds", seeds, 1), ("first_seed", first_seed, 0), ("tune_seeds", tune_seeds, 1)):
@@ -90,8 +97,24 @@ def make_design(
         raise ConfigError(f"rates names a rate more than once: {', '.join(f'{rate:g}' for rate in rates)}")
     if rates and fixed_rates:
         raise ConfigError(f"recipes: {fixed_rates[0]!r} sets {RATE}, but rates sets it for all; give one of them")
+    _check_finalists(finalists, always, [arm.label for arm in arms], rates)
     tuning = tuple(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + tune_seeds)) if len(rates) > 1 else ()
-    return Design(tuple(arms), reference, dict(bases), tuple(range(first_seed, first_seed + seeds)), tuple(rates), tuning)
+    reported = tuple(range(first_seed, first_seed + seeds))
+    return Design(tuple(arms), reference, dict(bases), reported, tuple(rates), tuning, finalists, tuple(always))
+
+
+def _check_finalists(finalists: int | None, always: Sequence[str], labels: Sequence[str], rates: Sequence[float]) -> None:
+    if finalists is None:
+        if always:
+            raise ConfigError(f"always names {always[0]!r}, but without finalists every recipe goes on; give finalists, or leave it out")
+        return
+    if finalists < 1:
+        raise ConfigError(f"finalists is {finalists}; give at least 1")
+    if len(rates) < 2:
+        raise ConfigError(f"finalists is {finalists}, but they are chosen by tuning; give several rates")
+    for label in always:
+        if label not in labels:
+            raise ConfigError(f"always names {label!r}, which is not among the recipes; {nearest(label, labels)}")
 
 
 def tuning_runs(design: Design) -> list[PlannedRun]:
@@ -105,21 +128,29 @@ def tuning_runs(design: Design) -> list[PlannedRun]:
     ]
 
 
-def reported_runs(design: Design, best: Mapping[tuple[str, str], float]) -> list[PlannedRun]:
-    """`best`: (recipe, base) -> rate, where rates were tuned; what is not in it cannot be run yet."""
+def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen: Collection[str] | None = None) -> list[PlannedRun]:
+    """`best`: (recipe, base) -> rate, where rates were tuned; what is not in it cannot be run yet. `chosen`: who goes on; None: all."""
     wanted: list[PlannedRun] = []
     for seed in design.seeds:
         for base, model in design.bases.items():
             for arm in design.arms:
                 rate = _rate_of(design, arm, base, best)
-                if rate is not None:
+                if rate is not None and (chosen is None or arm.label in chosen):
                     wanted.append(_planned(arm, base, model, rate, seed, tuning=False))
     return wanted
 
 
 def number_of_runs(design: Design) -> int:
-    """Tuning and reported, whatever rate will be best."""
-    return len(design.bases) * len(design.arms) * (len(design.seeds) + len(design.tuning_seeds) * len(design.rates))
+    """Tuning and reported, whatever rate and whoever will be best."""
+    tuned = len(design.arms) * len(design.tuning_seeds) * len(design.rates)
+    return len(design.bases) * (tuned + _reported_recipes(design) * len(design.seeds))
+
+
+def _reported_recipes(design: Design) -> int:
+    if design.finalists is None:
+        return len(design.arms)
+    seeded = {design.reference, *design.always, *(arm.label for arm in design.arms if arm.control)}
+    return len(seeded) + min(design.finalists, len(design.arms) - len(seeded))
 
 
 def _rate_of(design: Design, arm: Arm, base: str, best: Mapping[tuple[str, str], float]) -> float | None:

@@ -35,6 +35,8 @@ def print_comparison(told: dict[str, Any]) -> None:
             _print(console, name, *_beside(rows, summary["measures"]))
     if tuned := told["tuning"]:
         _print(console, "learning rates, mean curve area in % over tuning seeds", *_rates(tuned, told["design"]["rates"]))
+    if standing := told["standings"]:
+        _print(console, "who went on: mean curve area in % at the best rates over tuning seeds and bases", *_standings(standing))
     for note in told["notes"]:
         console.print(f"- {brief(note, 1000)}", markup=False, soft_wrap=True)
 
@@ -101,6 +103,11 @@ def _rates(tuned: Sequence[dict[str, Any]], rates: Sequence[float]) -> Lines:
         best = "–" if one["best"] is None else f"{one['best']:g}" + (" (edge)" if one["at_edge"] else "")
         rows.append((visible(one["recipe"]), visible(one["base"]), *(effects.share(areas[rate]) for rate in rates), best))
     return headings, rows
+
+
+def _standings(standing: Sequence[dict[str, Any]]) -> Lines:
+    rows = [(visible(one["recipe"]), effects.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
+    return ("recipe", "area", "went on"), rows
 
 
 def _print(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

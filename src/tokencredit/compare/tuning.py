@@ -16,6 +16,8 @@ class Tuned(NamedTuple):
     """Rate -> mean area over tuning seeds; None where a run is missing: a rate at which training broke is not chosen."""
     best: float | None
     """None while runs are still to come, and where every rate broke."""
+    settled: bool
+    """Whether every rate was tried on every tuning seed."""
 
     @property
     def at_edge(self) -> bool:
@@ -41,7 +43,8 @@ def tune(design: Design, rows: Sequence[Row], failed: Collection[Key]) -> list[T
             known = {*curves, *((rate, seed) for recipe, place, rate, seed in failed if (recipe, place) == (arm.label, base))}
             settled = all((rate, seed) in known for rate in design.rates for seed in design.tuning_seeds)
             usable = {rate: value for rate, value in areas.items() if value is not None}
-            found.append(Tuned(arm.label, base, areas, max(usable, key=lambda rate: usable[rate]) if usable and settled else None))
+            best = max(usable, key=lambda rate: usable[rate]) if usable and settled else None
+            found.append(Tuned(arm.label, base, areas, best, settled))
     return found
 
 
