@@ -272,7 +272,7 @@ os.kill(child, 9)
         "signal-a-stranger",
         "kill another process of this user",
         _trying("os.kill(@STRANGER@, 9)\nprint('sent')"),
-        lambda end, scene: not scene.stranger_lives(),
+        lambda end, scene: scene.stranger_dies(),
         how="No such process",
     ),
     Attack(
@@ -288,7 +288,7 @@ os.kill(child, 9)
         "signal-everybody",
         "kill every process there is",
         _trying("os.kill(-1, 9)\nprint('sent')"),
-        lambda end, scene: not scene.stranger_lives(),
+        lambda end, scene: scene.stranger_dies(),
         how="No such process|no effect outside",
         control=None,
     ),

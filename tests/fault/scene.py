@@ -64,6 +64,14 @@ class Scene:
     def stranger_lives(self) -> bool:
         return self.stranger.poll() is None
 
+    def stranger_dies(self) -> bool:
+        """A signal that was sent takes its time to kill."""
+        try:
+            self.stranger.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def left_behind(self) -> list[int]:
         """Processes that carry the marker in their command line."""
         found = []
