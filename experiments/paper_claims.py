@@ -1,8 +1,8 @@
 """The papers' claims, each with a verdict and the number: declared in `claims/`, trained in one pool, judged by one rule.
 
-    python experiments/paper_claims.py run --seeds 4 --jobs 16 --out experiments/<date>-paper-claims --runs /some/scratch
+    python experiments/paper_claims.py run --seeds 4 --jobs 16 --out experiments/<date>-paper-claims --runs scratch
     python experiments/paper_claims.py run --claims delta,factorial --dry-run
-    python experiments/paper_claims.py run --seeds 2 --flags="--steps 3 --evaluation.every 1" --out /tmp/trial
+    python experiments/paper_claims.py run --seeds 2 --flags="--steps 3 --evaluation.every 1" --out trial
     python experiments/paper_claims.py tell --out experiments/<date>-paper-claims
 
 `run` trains what is missing with `tokencredit train`, each run a process of one thread, and keeps a JSON per study as runs finish: the
