@@ -143,8 +143,8 @@ class Comparison:
         for planned in tuning_runs(design) or reported_runs(design, {}):
             print(brief(planned.told))
         if design.tunes:
-            who = "every recipe" if design.finalists is None else f"the best {design.finalists} recipes and of those that always go on,"
-            print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} on every base at the best rate")
+            who = "every recipe" if design.finalists is None else f"each of the best {design.finalists} and of those that always go on"
+            print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} and base at its best rate")
 
     def run(self) -> int:
         from tokencredit.commands.compare_progress import watching
