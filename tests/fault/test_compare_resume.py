@@ -64,6 +64,7 @@ def run_of(place: Path, recipe: str, seed: int) -> Path:
     return place / "out" / "runs" / "steps-shift" / recipe / f"rate-0.0005-seed-{seed}"
 
 
+OTHER = "rloo:sampling.group_size=4"
 ALL = ["dapo 0.0005 0", "dapo 0.0005 1", "delta 0.0005 0", "delta 0.0005 1"]
 
 
@@ -234,7 +235,8 @@ def test_rates_are_tuned_on_seeds_of_their_own_and_the_best_is_reported(tmp_path
 
 
 def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, compare: Any) -> None:
-    asked = [*SMALL, "--recipes", "dapo,rloo,delta,grpo", "--rates", "1e-4,3e-4", "--tune-seeds", "1", "--finalists", "1"]
+    asked = [*SMALL, "--recipes", "dapo,rloo:sampling.group_size=4,delta,grpo", "--rates", "1e-4,3e-4"]
+    asked += ["--tune-seeds", "1", "--finalists", "1"]
     assert "# then seeds 0 to 1 of each of the best 1 and of those that always go on" in compare(*asked, "--dry-run")
     said = compare(*asked)
     assert "who went on" in said
@@ -243,13 +245,16 @@ def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, c
     assert {(row["recipe"], row["seed"]) for row in found["runs"] if not row["tuning"]} == {
         (name, seed) for name in ("dapo", "delta") for seed in (0, 1)
     }
-    assert {one["recipe"]: one["goes_on"] for one in found["standings"]} == {"delta": True, "dapo": True, "rloo": False, "grpo": False}
+    assert {one["recipe"]: one["goes_on"] for one in found["standings"]} == {"delta": True, "dapo": True, "grpo": False, OTHER: False}
     assert [one["recipe"] for one in found["summary"]["comparisons"]] == ["delta"]
+    # Nothing is said of runs that are not reported.
+    assert not [note for note in found["notes"] if "another size" in note]
     assert found["missing"] == 0
     assert "went on to the seeds that are reported" in (tmp_path / "out" / "comparison.html").read_text()
     # More of them add to what is there.
     before = len(trained(tmp_path))
-    compare(*asked, "--always", "rloo")
+    compare(*asked, "--always", OTHER)
+    assert [note for note in told(tmp_path)["notes"] if "another size" in note]
     assert [line.split()[0] for line in trained(tmp_path)[before:]] == ["rloo", "rloo"]
     # And a page of old, without standings, is still read.
     old = {name: value for name, value in told(tmp_path).items() if name != "standings"}

@@ -85,16 +85,17 @@ def concluded(told: dict[str, Any]) -> dict[str, Any]:
     # Comparisons were written without standings once; then everybody went on.
     told = {"standings": [], **told}
     design = told["design"]
-    left = [one["recipe"] for one in told["standings"] if not one["goes_on"]]
+    left = {one["recipe"] for one in told["standings"] if not one["goes_on"]}
+    recipes = [recipe for recipe in design["recipes"] if recipe not in left]
     summary = summarize(
         told["runs"],
-        recipes=[recipe for recipe in design["recipes"] if recipe not in left],
+        recipes=recipes,
         controls=design["controls"],
         bases=list(design["bases"]),
         reference=design["reference"],
         threshold=design["threshold"],
     )
-    return {**told, "summary": summary, "notes": notes(told["runs"], summary, {**design, **told})}
+    return {**told, "summary": summary, "notes": notes(told["runs"], summary, {**design, **told, "recipes": recipes})}
 
 
 def read_document(out: Path, *, threshold: float | None = None, reference: str | None = None) -> dict[str, Any]:

@@ -32,9 +32,8 @@ def standings(design: Design, rows: Sequence[Row], tuned: Sequence[Tuned]) -> li
     best = {(one.recipe, one.base): one.best for one in tuned}
     found = {arm.label: _mean_area(arm.label, own, best, horizons) for arm in design.arms}
     ranked = sorted(found, key=lambda recipe: -1.0 if (value := found[recipe]) is None else value, reverse=True)
-    seeded = {design.reference, *design.always, *(arm.label for arm in design.arms if arm.control)}
-    chosen = [recipe for recipe in ranked if recipe not in seeded and found[recipe] is not None][: design.finalists]
-    return [Standing(recipe, found[recipe], recipe in seeded or recipe in chosen) for recipe in ranked]
+    chosen = [recipe for recipe in ranked if recipe not in design.seeded and found[recipe] is not None][: design.finalists]
+    return [Standing(recipe, found[recipe], recipe in design.seeded or recipe in chosen) for recipe in ranked]
 
 
 def going_on(standing: Sequence[Standing]) -> Collection[str] | None:

@@ -31,11 +31,16 @@ class Design(NamedTuple):
     finalists: int | None = None
     """How many of the recipes go on after tuning; None: all."""
     always: tuple[str, ...] = ()
-    """Recipes that go on whatever tuning says, beside the reference and controls."""
+    """Recipes that are to go on anyway, beside the reference and controls."""
 
     @property
     def tunes(self) -> bool:
         return len(self.rates) > 1
+
+    @property
+    def seeded(self) -> set[str]:
+        """Recipes that go on whatever tuning says."""
+        return {self.reference, *self.always, *(arm.label for arm in self.arms if arm.control)}
 
 
 Key = tuple[str, str, float, int]
@@ -149,8 +154,7 @@ def number_of_runs(design: Design) -> int:
 def _reported_recipes(design: Design) -> int:
     if design.finalists is None:
         return len(design.arms)
-    seeded = {design.reference, *design.always, *(arm.label for arm in design.arms if arm.control)}
-    return len(seeded) + min(design.finalists, len(design.arms) - len(seeded))
+    return len(design.seeded) + min(design.finalists, len(design.arms) - len(design.seeded))
 
 
 def _rate_of(design: Design, arm: Arm, base: str, best: Mapping[tuple[str, str], float]) -> float | None:
