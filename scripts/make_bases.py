@@ -3,6 +3,7 @@
     python scripts/make_bases.py                 all of them, into src/tokencredit/bases
     python scripts/make_bases.py steps-shift     one of them
     python scripts/make_bases.py --check         make them again elsewhere and compare with what is shipped
+    python scripts/make_bases.py steps-shift --seed 8 --out runs/bases-8     another of its kind, from other weights and demonstrations
 
 Same torch, same kind of CPU, one thread: the same bytes. Elsewhere rounding differs and so do the last bits.
 """
@@ -93,8 +94,7 @@ BASES = {
 }
 
 
-def make(name: str, folder: Path) -> None:
-    base = BASES[name]
+def make(base: Base, name: str, folder: Path) -> None:
     tokenizer = character_tokenizer(base.alphabet)
     torch.manual_seed(base.seed)
     model = LlamaForCausalLM(
@@ -141,16 +141,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which bases (default all): {', '.join(BASES)}")
     parser.add_argument("--check", action="store_true", help="compare with the shipped weights, write nothing there")
+    parser.add_argument("--seed", type=int, help="of first weights and demonstrations, instead of the shipped one; needs --out")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder that a base's folder is made in (default: the shipped ones)")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(BASES))
     if unknown:
         parser.error(f"no base called {', '.join(unknown)}; choose from {', '.join(BASES)}")
+    if options.seed is not None and (options.check or options.out == SHIPPED):
+        parser.error("--seed makes another base than the shipped one; give it a folder with --out, without --check")
     torch.set_num_threads(1)
     names = options.names or list(BASES)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if options.check else SHIPPED
+        folder = Path(scratch) if options.check else options.out
         for name in names:
-            make(name, folder)
+            base = BASES[name]
+            make(base if options.seed is None else base._replace(seed=options.seed), name, folder)
         digests = {name: digest(folder / name) for name in names}
     if not options.check:
         print(json.dumps(digests, indent=2))
