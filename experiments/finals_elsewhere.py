@@ -1,12 +1,15 @@
-r"""The finalists of a study on a base that played no part in it, each at the rate that it was tuned to on the study's base of that kind.
+r"""The finalists of a study elsewhere: on a base or a task that played no part in it.
 
 python scripts/make_bases.py steps-shift steps-sharpen --seed 8 --out runs/bases-8
 python experiments/finals_elsewhere.py runs/recipe-study/comparison.json --kind steps-shift \
     --models runs/bases-8/steps-shift --jobs 2 --out runs/fresh-shift
+python experiments/finals_elsewhere.py runs/recipe-study/comparison.json --task cotadd --jobs 2 --out runs/cotadd
 
-Flags of `tokencredit compare` and `train` may follow and go on top. Seeds are others than the study's.
+With --kind each has the rate that it was tuned to on the study's base of that name, without it rates are tuned again. Flags of
+`tokencredit compare` and `train` may follow and go on top. Seeds are others than the study's.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -30,26 +33,26 @@ def at_rate(recipe: str, rate: float) -> str:
     return f"{recipe}{'+' if ':' in recipe else ':'}optimizer.learning_rate={rate:g}"
 
 
-def flags_of(study: dict[str, Any], kind: str) -> dict[str, str]:
+def flags_of(study: dict[str, Any], kind: str | None) -> dict[str, str]:
+    common = {"--seeds": "8", "--first-seed": FIRST_SEED, **SAME_FOR_ALL}
+    recipes, reference = finalists(study), study["design"]["reference"]
+    if kind is None:
+        return {"--recipes": ",".join(recipes), "--reference": reference, "--rates": "5e-4,1e-3", **common}
     given = rates(study, kind)
     if not given:
         sys.exit(f"--kind {kind}: the study tuned nothing on such a base; it has {', '.join(study['design']['bases'])}")
-    reference = study["design"]["reference"]
-    return {
-        "--recipes": ",".join(at_rate(recipe, given[recipe]) for recipe in finalists(study)),
-        "--reference": at_rate(reference, given[reference]),
-        "--seeds": "8",
-        "--first-seed": FIRST_SEED,
-        **SAME_FOR_ALL,
-    }
+    told = ",".join(at_rate(recipe, given[recipe]) for recipe in recipes)
+    return {"--recipes": told, "--reference": at_rate(reference, given[reference]), **common}
 
 
 def main() -> None:
-    if len(sys.argv) < 4 or sys.argv[2] != "--kind":
-        sys.exit("usage: finals_elsewhere.py COMPARISON.json --kind BASE [flags of `tokencredit compare`]")
-    study = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    flags = [word for pair in flags_of(study, sys.argv[3]).items() for word in pair]
-    sys.exit(subprocess.run([sys.executable, "-m", "tokencredit", "compare", *flags, *sys.argv[4:]], check=False).returncode)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path, metavar="COMPARISON.json")
+    parser.add_argument("--kind", metavar="BASE", help="the study's base whose rates are taken")
+    options, rest = parser.parse_known_args()
+    study = json.loads(options.study.read_text(encoding="utf-8"))
+    flags = [word for pair in flags_of(study, options.kind).items() for word in pair]
+    sys.exit(subprocess.run([sys.executable, "-m", "tokencredit", "compare", *flags, *rest], check=False).returncode)
 
 
 if __name__ == "__main__":
