@@ -77,6 +77,11 @@ def test_settings_of_a_recipe() -> None:
     assert make_arm(read_recipes("random-lambda:credit.lam_max=1.5")[0], lambda recipe: resolve([{"recipe": recipe}])).control
 
 
+def test_a_recipe_may_end_earlier_than_the_others() -> None:
+    [one] = read_recipes("c-rf:steps=28")
+    assert make_arm(one, lambda recipe: resolve([{"recipe": recipe, "steps": 40}])).config.steps == 28
+
+
 def test_flags_of_train_are_handed_on() -> None:
     options, files, rest = parse_compare(
         ["a.toml", "--recipes", "dapo", "--steps", "4", "--rates", "3e-4,8e-4", "--task", "cotadd", "--jobs=1"]

@@ -13,8 +13,11 @@ from tokencredit.recipes import RECIPES
 from tokencredit.stages import Recipe
 from tokencredit.table_words import read_table
 
-MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size")
-"""Everything else is the same for all, or they would not be compared on the same thing."""
+MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
+"""Everything else is the same for all, or they would not be compared on the same thing.
+
+Steps: whether one recipe ends where another does, with fewer rollouts and its rate decayed by then, is seen in no part of a longer run.
+"""
 
 BETWEEN_SETTINGS = re.compile(r"\+(?=[A-Za-z_][\w.-]*=)")
 """A plus begins a setting only where a name and `=` follow: 1e+5 is a number."""
