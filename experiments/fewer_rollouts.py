@@ -24,10 +24,11 @@ FEWER = 28
 CANDIDATES = (
     f"c-rf:steps={FEWER}+{ONE}",
     f"c-rf:steps={FEWER}+credit.type=ntf-keep+{ONE}",
+    f"c-rf:steps={FEWER}+credit.type=one-sided+{ONE}",
     f"reinforce++:steps={FEWER}+advantage.over=responses+credit.type=ntf-keep+{ONE}",
 )
 DAPO, SHORT_DAPO = "dapo", f"dapo:steps={FEWER}"
-RATES = (5e-4, 7e-4, 1e-3, 1.4e-3)
+RATES = (7e-4, 1e-3, 1.4e-3)
 SEEDS = {"tuning": (300, 3), "test": (400, 8)}
 
 
