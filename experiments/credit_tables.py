@@ -1,7 +1,7 @@
 """Tables over several checkpoints of `tokencredit bench credit --json FILE.json` as Markdown.
 
 python experiments/credit_tables.py name=FILE.json name=FILE.json ...
-python experiments/credit_tables.py --part truth|gradients|entropy|uniform|agreement|classes|oracle name=FILE.json ...
+python experiments/credit_tables.py --part truth|gradients|entropy|uniform|agreement|classes|oracle|anatomy|examples name=FILE.json ...
 """
 
 import argparse
@@ -65,7 +65,7 @@ def truth(checkpoints: Checkpoints) -> str:
             true["reliability"],
         ]
         accuracy, mixed, holding, above, real = (f"{100 * share:.1f} %" for share in shares)
-        toward = f"{one['gradient']['batches']['reference_toward_sharpness']:.2f}"
+        toward = f"{one['gradient']['batches']['reference_toward_sharpness']:.2f}" if one["gradient"] else "–"
         rows.append([name, accuracy, mixed, f"{policy['entropy']:.3f}", holding, above, real, toward])
     return table(head, rows)
 
@@ -139,6 +139,68 @@ def oracle(checkpoints: Checkpoints) -> str:
     return table(["credit", *checkpoints], found)
 
 
+def taken_apart(checkpoints: Checkpoints) -> Checkpoints:
+    """Those whose file tells failures; older files do not."""
+    return {name: one for name, one in checkpoints.items() if "anatomy" in one}
+
+
+def anatomy(checkpoints: Checkpoints) -> Iterator[str]:
+    """Percent by kind of token, in right / wrong responses."""
+    head = ["credit", "of credit on A* near 0", "against A*", "with A*", "of A* without credit"]
+    for name, one in taken_apart(checkpoints).items():
+        rows = []
+        for row in one["anatomy"]["rows"]:
+            values = [[row[side][kind]["value"] for side in ("right", "wrong")] for kind in ("undecided", "against", "agreeing", "missed")]
+            cells = [" / ".join("–" if value is None else f"{100 * value:.0f}" for value in both) for both in values]
+            if row["same_credit_as"] is None:
+                rows.append([row["method"], *cells])
+        yield f"{name}:\n\n" + table(head, rows)
+
+
+def examples(checkpoints: Checkpoints) -> Iterator[str]:
+    """The worst example of every credit: below each token a mark from 1 to 9, the response's largest; negative ones in their own line."""
+    for name, one in taken_apart(checkpoints).items():
+        for row in one["anatomy"]["rows"]:
+            for example in row["examples"][:1]:
+                response = one["anatomy"]["responses"][example["response"]]
+                verdict = "right" if response["right"] else "wrong"
+                told = f"a {verdict} response, 1 - cos = {example['disagreement']:.2f}, number {example['rank']} of {example['of']}"
+                yield f"{name}, {row['method']}: {told}\n\n{picture(response, example)}\n{decided(row['method'], response, example)}"
+
+
+def picture(response: Mapping[str, Any], example: Mapping[str, Any]) -> str:
+    """A* is marked where it is told apart from 0 alone: noise would fill the line."""
+    texts = [repr(text)[1:-1] for text in response["text"]]
+    truth = [value if kind not in ("undecided", None) else 0 for value, kind in zip(response["truth"], example["kind"], strict=True)]
+    lines = [("", f"{response['prompt']} ", texts)]
+    for what, values in (("A*", truth), ("credit", example["credit"])):
+        largest = max(abs(value) for value in values)
+        for sign in (1, -1):
+            marks = [str(max(1, round(9 * abs(value) / largest))) if value * sign > 0 else "" for value in values]
+            if any(marks):
+                marked = [mark.ljust(len(text)) for mark, text in zip(marks, texts, strict=True)]
+                lines.append((f"{what} {'+' if sign > 0 else '-'}", " " * (len(response["prompt"]) + 1), marked))
+    return "".join(f"    {what:<9}{before}{''.join(cells)}".rstrip() + "\n" for what, before, cells in lines)
+
+
+def decided(method: str, response: Mapping[str, Any], example: Mapping[str, Any]) -> str:
+    """Numbers of the tokens that decided something."""
+    credits = {"grpo": response["baseline_credit"], method: example["credit"]}
+    rows = [
+        [
+            f"{place + 1}: `{response['text'][place]}`",
+            response["token_class"][place],
+            f"{response['probability'][place]:.3f}",
+            f"{response['truth'][place]:+.3f} ± {response['standard_error'][place]:.3f}",
+            *(f"{credit[place]:+.2f}" for credit in credits.values()),
+            kind,
+        ]
+        for place, kind in enumerate(example["kind"])
+        if kind not in ("undecided", None)
+    ]
+    return table(["token", "class", "p", "A* ± s.e.", *(f"credit of {name}" for name in credits), "kind"], rows)
+
+
 PARTS: Mapping[str, Callable[[Checkpoints], str]] = {
     "truth": truth,
     "gradients": gradients,
@@ -147,7 +209,12 @@ PARTS: Mapping[str, Callable[[Checkpoints], str]] = {
     "agreement": agreement,
     "classes": lambda checkpoints: "\n".join(classes(checkpoints)),
     "oracle": oracle,
+    "anatomy": lambda checkpoints: "\n".join(anatomy(checkpoints)),
+    "examples": lambda checkpoints: "\n".join(examples(checkpoints)),
 }
+
+OF_GRADIENTS = frozenset({"gradients", "entropy", "uniform", "oracle"})
+"""Left empty for files that were made with --reference 0."""
 
 
 def main() -> None:
@@ -158,7 +225,8 @@ def main() -> None:
     named = (entry.partition("=") for entry in asked.files)
     checkpoints = {name: json.loads(Path(file).read_text(encoding="utf-8"))["checkpoints"][0] for name, _, file in named}
     for part in asked.part or PARTS:
-        print(f"### {part}\n\n{PARTS[part](checkpoints)}")
+        measured = {name: one for name, one in checkpoints.items() if one["gradient"] or part not in OF_GRADIENTS}
+        print(f"### {part}\n\n{PARTS[part](measured)}")
 
 
 if __name__ == "__main__":

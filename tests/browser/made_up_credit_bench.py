@@ -30,6 +30,28 @@ def _gradients(dice: random.Random, *, oracle: bool) -> dict[str, Any]:
     return record | {"different_directions": len(names) - 1}
 
 
+def _anatomy(dice: random.Random) -> dict[str, Any]:
+    """A right response with a token against its truth and a long wrong one with a missed token; one recipe shows them in turned order."""
+    prompt, kinds = "6+4-3-9-2=", ("undecided", "against", "agreeing", "missed")
+    shares = {kind: {"value": dice.random(), "low": 0.1, "high": 0.9} for kind in kinds}
+    one = {
+        "row": 3, "prompt": prompt, "score": 1.0, "right": True, "text": ["a", "0", "<b>", "\n"],
+        "token_class": ["preamble", "result", "result", "end"], "truth": [0.01, -0.4, 0.3, None],
+        "standard_error": [0.02, 0.03, 0.03, None], "probability": [0.5, 0.25, 0.8, 1], "baseline_credit": [0.7, 0.7, 0.7, 0.7],
+    }  # fmt: skip
+    two = one | {"row": 5, "score": 0.0, "right": False, "text": [*"abcdefgh"] * 20, "token_class": ["copy"] * 160}
+    two |= {name: [0.0] * 160 for name in ("truth", "standard_error", "baseline_credit")} | {"probability": [1] * 160}
+    two["truth"] = [-0.5, *[0.0] * 159]
+    shown = {"response": 0, "disagreement": 1.25, "rank": 1, "of": 9, "credit": [0.7, 0.9, 0.2, 0], "kind": [*kinds[:3], None]}
+    long = {"response": 1, "disagreement": 0.5, "rank": 5, "of": 9, "credit": [0, *[-0.5] * 159], "kind": ["missed", *["undecided"] * 159]}
+    rows = []
+    for name in METHODS:
+        examples = {METHODS[0]: [shown, long], METHODS[3]: [long | {"rank": 1}, shown | {"rank": 5}]}.get(name, [])
+        same = "grpo" if name == "dapo" else None
+        rows.append({"method": name, "same_credit_as": same, "right": shares, "wrong": shares, "examples": examples})
+    return {"standard_errors": 2.0, "rows": rows, "responses": [one, two]}
+
+
 def made_up_result(*models: str) -> dict[str, Any]:
     dice, tokens = random.Random(0), 200
     truth, variance = torch.randn(tokens, dtype=torch.float64) * 0.1, torch.full((tokens,), 0.001, dtype=torch.float64)
@@ -60,6 +82,7 @@ def made_up_result(*models: str) -> dict[str, Any]:
             "policy": {"rollouts": 4096, "accuracy": 0.3, "mixed_groups": 0.9, "entropy": 0.28, "length": 30.0},
             "truth": {"rollouts": 8, "prefixes": 100, "continuations": 1000, **concentration(truth, variance, classes)},
             "agreement": {"decisive_above": 0.1, "decisive_tokens": 60, "rows": rows},
+            "anatomy": _anatomy(dice),
             "gradient": {"batches": _gradients(dice, oracle=False), "groups": _gradients(dice, oracle=True)},
             "left_out": [{"recipe": "vineppo", "part": "batches", "why": "is dear"}],
             "seconds": {"truth": 30.0, "all": 100.0},

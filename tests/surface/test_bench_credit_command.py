@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,9 @@ from tokencredit.commands.bench import run
 from tokencredit.commands.bench_credit import _order, parse_credit
 from tokencredit.errors import ConfigError
 from tokencredit.report.credit_bench import gradient_rows, mark, render_credit_page
+from tokencredit.report.words import hundreds
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 SMALL = (
     "--prompts", "4", "--continuations", "6", "--reference", "96", "--batches", "3", "--batch-prompts", "3", "--resamples", "50",
@@ -38,7 +43,8 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> Benched:
         from rich.console import Console
 
         patch.setattr(Console, "print", lambda _, what="", **__: printed.append(_read(what)))
-        assert run(["credit", "steps-shift", "steps-sharpen", *SMALL, "--json", "found.json", "--html", "found.html"]) == 0
+        asked = ["--json", "found.json", "--html", "found.html", "--show-examples"]
+        assert run(["credit", "steps-shift", "steps-sharpen", *SMALL, *asked]) == 0
     return Benched("\n".join(printed), json.loads((folder / "found.json").read_text()), (folder / "found.html").read_text())
 
 
@@ -56,6 +62,7 @@ def test_it_prints_a_table_each_and_writes_every_number(benched: Benched) -> Non
         "steps-shift: where the true advantage A* is", "steps-sharpen: credit beside A*", "by token class", "rollouts grpo would need",
         "oracle A*", "grpo x random 0.8-1.2", "does not survive that many comparisons", "Numbers: found.json", "Page: found.html",
         "dapo-dynamic is left out of everything", "vineppo is left out of batches: took",
+        "steps-shift: where credit goes wrong, in right / wrong responses", "delta: disagrees most, 1 - cos",
     ):  # fmt: skip
         assert word in printed
     assert [one["model"] for one in result["checkpoints"]] == ["steps-shift", "steps-sharpen"]
@@ -77,7 +84,8 @@ def test_the_page_holds_every_row_and_loads_nothing(benched: Benched) -> None:
     _, result, page = benched
     for word in ("steps-shift", "steps-sharpen", "oracle A*", "grpo x random 0.8-1.2", "How good the gradients are", "Bonferroni"):
         assert word in page
-    assert not re.search(r"<script|src=|url\(|@import|https?://(?!www\.w3\.org)", page)
+    assert not re.search(r"src=|url\(|@import|https?://(?!www\.w3\.org)", page)
+    assert set(re.findall(r"<script.*?>", page)) == {"<script>", '<script type="application/json">'}
     cosine = result["checkpoints"][0]["gradient"]["batches"]["rows"][0]["cosine"]
     assert f"{cosine:.3f}".replace("-", "−") in page
 
@@ -85,6 +93,7 @@ def test_the_page_holds_every_row_and_loads_nothing(benched: Benched) -> None:
 def test_text_from_outside_cannot_become_markup(benched: Benched) -> None:
     hostile = json.loads(json.dumps(benched.result))
     hostile["checkpoints"][0]["model"] = "<img src=x onerror=alert(1)>\u202e"
+    hostile["checkpoints"][0]["anatomy"]["responses"][0]["text"][0] = "</script><img src=x onerror=alert(1)>\u202e"
     page = render_credit_page(hostile)
     assert "<img" not in page
     assert "&lt;img" in page
@@ -94,10 +103,78 @@ def test_text_from_outside_cannot_become_markup(benched: Benched) -> None:
 def test_a_truth_batch_without_a_mixed_group_still_has_its_tables(benched: Benched) -> None:
     record = json.loads(json.dumps(benched.result["checkpoints"][0]))
     record["gradient"]["groups"] = None
-    assert [shown.title.partition(": ")[2][:9] for shown in tables(record)] == ["where the", "credit be", "mean coef", "gradients"]
+    titles = [shown.title.partition(": ")[2][:9] for shown in tables(record)]
+    assert titles == ["where the", "credit be", "mean coef", "where cre", "gradients"]
     page = render_credit_page(benched.result | {"checkpoints": [record]})
     assert "How good the gradients are" in page
     assert "With the oracle, group by group" not in page
+
+
+def test_failures_are_counted_and_shown_on_the_page(benched: Benched) -> None:
+    _, result, page = benched
+    record = result["checkpoints"][0]
+    rows = {row["method"]: row for row in record["anatomy"]["rows"]}
+    assert list(rows) == ["grpo", "grpo x random 0.8-1.2", "dapo", "delta", "vineppo", "oracle A*"]
+    for side in ("right", "wrong"):
+        parts = [rows["delta"][side][kind]["value"] for kind in ("undecided", "against", "agreeing")]
+        assert sum(parts) == pytest.approx(1)
+        assert (rows["oracle A*"][side]["against"]["value"], rows["oracle A*"][side]["missed"]["value"]) == (0, 0)
+        assert f"{hundreds(parts[0])}\u202f%" in page
+    assert len(rows["delta"]["examples"]) == result["order"]["examples"] == 2
+    block = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert block is not None
+    shown = json.loads(block[1])
+    assert [row["method"] for row in shown["rows"]] == [name for name, row in rows.items() if row["examples"]]
+    assert shown["rows"][-1]["examples"] == json.loads(json.dumps(rows["vineppo"]["examples"]))
+
+
+def test_results_from_before_failures_were_taken_apart_are_still_read(benched: Benched) -> None:
+    old = json.loads(json.dumps(benched.result))
+    for record in old["checkpoints"]:
+        del record["anatomy"]
+    page = render_credit_page(old)
+    assert "How credit goes with A*" in page
+    assert "Where it goes wrong" not in page
+    assert "<script" not in page
+    assert all("goes wrong" not in shown.title for shown in tables(old["checkpoints"][0]))
+
+
+@pytest.mark.parametrize("stored", sorted((EXPERIMENTS / "2026-11-16-credit-bench").glob("*.json")), ids=lambda path: path.stem)
+def test_stored_results_give_their_page_and_tables(stored: Path) -> None:
+    result = json.loads(stored.read_text())
+    assert "<script" not in render_credit_page(result)
+    told = subprocess.run(
+        [sys.executable, EXPERIMENTS / "credit_tables.py", f"stored={stored}"], capture_output=True, text=True, check=True
+    )
+    assert "### anatomy" in told.stdout
+    assert f"{result['checkpoints'][0]['policy']['entropy']:.3f}" in told.stdout
+
+
+def test_tables_over_files_tell_failures_and_draw_examples(benched: Benched, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps(benched.result))
+    command = [sys.executable, EXPERIMENTS / "credit_tables.py", "--part", "anatomy", "--part", "examples", f"mine={file}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    part = benched.result["checkpoints"][0]["anatomy"]
+    delta = next(row for row in part["rows"] if row["method"] == "delta")
+    response = part["responses"][delta["examples"][0]["response"]]
+    assert f"{100 * delta['right']['undecided']['value']:.0f} / {100 * delta['wrong']['undecided']['value']:.0f}" in told
+    assert "".join(response["text"]) in told
+    assert f"1 - cos = {delta['examples'][0]['disagreement']:.2f}" in told
+
+
+def test_no_examples_are_kept_where_none_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--prompts", "2", "--continuations", "4", "--reference", "0", "--resamples", "20", "--recipes", "grpo", "--examples", "0"]
+    assert run(["credit", "steps-shift", *small, "--json", "found.json", "--html", "found.html"]) == 0
+    part = json.loads((tmp_path / "found.json").read_text())["checkpoints"][0]["anatomy"]
+    assert part["responses"] == []
+    assert all(row["examples"] == [] for row in part["rows"])
+    command = [sys.executable, EXPERIMENTS / "credit_tables.py", "mine=found.json"]
+    assert "### oracle" in subprocess.run(command, capture_output=True, text=True, check=True).stdout, "without gradients or examples"
+    page = (tmp_path / "found.html").read_text()
+    assert "Where it goes wrong" in page
+    assert "<script" not in page
 
 
 def test_gradients_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +223,8 @@ def test_without_a_model_both_regimes_are_measured() -> None:
         (["--recipes", "delt"], "recipes names 'delt'; did you mean 'delta'"),
         (["--recipes", "gone.toml"], "config file gone.toml does not exist"),
         (["--prompts", "1"], "prompts is 1; give at least 2"),
+        (["--examples", "-1"], "examples is -1; give at least 0"),
+        (["--examples", "0", "--show-examples"], "show-examples is given but examples is 0; give at least 1"),
         (["--batch-prompts", "0"], "batch-prompts is 0; give at least 1"),
         (["--decisive", "1.5"], "decisive is 1.5; it must lie between 0 and 1"),
         (["--reference", "9"], "reference is 9; two halves of two groups take 32 rollouts"),

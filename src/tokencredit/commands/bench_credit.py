@@ -63,6 +63,10 @@ class CreditOptions:
     """Most rollouts of its own per rollout that a recipe may sample in the small batches."""
     resamples: int = USUAL.resamples
     """Resamples of prompts behind intervals."""
+    examples: int = USUAL.examples
+    """Responses kept of each recipe, from the one whose credit disagrees most with A* to a typical one; 0 keeps none."""
+    show_examples: bool = False
+    """Print the worst response of each recipe in colour: A* above, the recipe's credit below."""
     max_tokens: int = 8192
     """Budget of a backward pass: rows x longest row, prompt included."""
     quick: bool = False
@@ -80,6 +84,8 @@ def run(arguments: Sequence[str]) -> int:
     for name, ending in (("json", ".json"), ("html", ".html")):
         if (path := getattr(options, name)) is not None:
             check_new_file(name, path, ending=ending, force=options.force)
+    if options.show_examples and not options.examples:
+        raise ConfigError("show-examples is given but examples is 0; give at least 1")
     order, field = _order(options), find_contenders(options.recipes)
     for config in configs:
         check_order(order, config.sampling.group_size)
@@ -155,7 +161,7 @@ def _measure(options: CreditOptions, order: CreditOrder, field: Field, configs: 
 
     with memory_in_words(), _progress() as tell:
         result = run_credit(configs, order, field, tell=tell, finished=finished)
-    _show(result)
+    _show(result, examples=options.show_examples)
     if options.html is not None:
         from tokencredit.report.credit_bench import write_credit_page
 
@@ -191,10 +197,11 @@ def _progress() -> Iterator[Any]:
         yield lambda model, what, done, total: bar.update(shown, description=f"{model}: {what}", completed=done, total=total)
 
 
-def _show(result: Mapping[str, Any]) -> None:
+def _show(result: Mapping[str, Any], *, examples: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from tokencredit.bench.credit.example_lines import worst_examples
     from tokencredit.bench.credit.table import notes, tables
 
     console = Console() if Console().is_terminal else Console(width=200)
@@ -209,6 +216,8 @@ def _show(result: Mapping[str, Any]) -> None:
             for note in shown.notes:
                 console.print(note, highlight=False, markup=False)
             console.print()
+        for line in worst_examples(record) if examples else ():
+            console.print(line, soft_wrap=True)
         for note in notes(record):
             console.print(note, highlight=False, markup=False)
         console.print()

@@ -1,4 +1,4 @@
-"""One HTML file from the record of `tokencredit bench credit`: everything inside it, nothing fetched, no script."""
+"""One HTML file from the record of `tokencredit bench credit`: nothing fetched, nothing executed but its own script."""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit.report.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
 from tokencredit.report.page import content_policy
 from tokencredit.report.visible import visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
 from tokencredit.storage.whole import write_whole
 
 Record = Mapping[str, Any]
-STYLES = ("page.css", "bench.css")
+STYLES = ("page.css", "tokens.css", "bench.css")
 AGREEMENT = (
     ("pearson", "Pearson", False),
     ("auroc", "AUROC", False),
@@ -99,7 +100,7 @@ def class_rows(record: Record) -> tuple[list[str], list[dict[str, Any]]]:
     return classes, rows
 
 
-def checkpoint(record: Record) -> dict[str, Any]:
+def checkpoint(record: Record, baseline: str) -> dict[str, Any]:
     classes, coefficients = class_rows(record)
     agreement = record["agreement"]["rows"]
     gradient = record["gradient"]
@@ -116,7 +117,12 @@ def checkpoint(record: Record) -> dict[str, Any]:
         "coefficient_classes": classes,
         "coefficients": coefficients,
         "parts": parts,
+        "anatomy": anatomy(record, baseline),
     }
+
+
+def _assets(names: Sequence[str]) -> str:
+    return "\n".join(resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8") for name in names)
 
 
 def render_credit_page(result: Record) -> str:
@@ -125,13 +131,18 @@ def render_credit_page(result: Record) -> str:
     )
     environment.filters |= {"percent": percent, "hundreds": hundreds, "grouped": grouped, "duration": duration}
     environment.filters |= {"signed": signed, "number": number, "rollouts": rollouts}
-    style = "\n".join(resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8") for name in STYLES)
     shown: Any = visible_in(dict(result))
+    checkpoints = [checkpoint(record, shown["rows"]["baseline"]) for record in shown["checkpoints"]]
+    drawn = any(one["anatomy"] and one["anatomy"]["block"] for one in checkpoints)
+    style, script = _assets(STYLES), f'"use strict";\n(() => {{\n{_assets(SCRIPTS)}}})();\n' if drawn else ""
     page = environment.get_template("credit_bench.html").render(
-        policy=content_policy("", style),
+        policy=content_policy(script, style),
         style=Markup(style),
+        script=Markup(script),
         result=shown,
-        checkpoints=[checkpoint(record) for record in shown["checkpoints"]],
+        checkpoints=checkpoints,
+        kinds=KINDS,
+        sides=SIDES,
         agreement_columns=AGREEMENT,
         version=version("tokencredit"),
     )

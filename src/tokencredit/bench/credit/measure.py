@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from tokencredit.bench.credit.agreement import agreement, coefficient_table
+from tokencredit.bench.credit.anatomy import anatomy_record
 from tokencredit.bench.credit.assigned import Assigned, Assigning
 from tokencredit.bench.credit.bootstrap import redrawn
 from tokencredit.bench.credit.concentration import concentration
 from tokencredit.bench.credit.contenders import ORACLE, Contender, Field, LeftOut, twins
 from tokencredit.bench.credit.directions import alike
 from tokencredit.bench.credit.drawn import Drawn, draw_batch
+from tokencredit.bench.credit.known_tokens import flat, known_tokens
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import Truth
 from tokencredit.bench.credit.truth import truth_of
@@ -94,21 +95,16 @@ def everybody(contenders: Sequence[Contender]) -> list[Contender]:
 
 def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, assigned: dict[str, Assigned]) -> dict[str, Any]:
     rollouts = batch.rollouts
-    mask, labels = rollouts.mask.cpu(), label_tokens(subject.policy, subject.task, batch.problems, rollouts)
-    known = (~truth.advantage.isnan() & rollouts.loss_mask.cpu())[mask]
-    classes = [name for name, kept in zip(labels.token_class, known.tolist(), strict=True) if kept]
-
-    def flat(value: Tensor) -> Tensor:
-        value = value.cpu()
-        return (value if value.dim() == 2 else value[:, None].expand(mask.shape))[mask][known].double()
-
-    advantage, variance, group = flat(truth.advantage), flat(truth.variance), flat(rollouts.group).long()
+    known, labels = known_tokens(batch, truth), label_tokens(subject.policy, subject.task, batch.problems, rollouts)
+    classes = [name for name, kept in zip(labels.token_class, known[rollouts.mask.cpu()].tolist(), strict=True) if kept]
+    advantage, variance, group = flat(truth.advantage, known), flat(truth.variance, known), flat(rollouts.group, known).long()
     decisive = advantage.abs() > order.decisive
     formats = format_classes(subject.task)
     format_token = torch.tensor([name in formats for name in classes]) if formats else None
     times = redrawn(len(batch.problems), draws=order.resamples, seed=derive_seed(subject.config.seed, "resamples"))
-    credits = {name: flat(one.credit) for name, one in assigned.items()} | {ORACLE: advantage}
-    sides = {name: flat(one.advantage) for name, one in assigned.items()}
+    given = {name: one.credit.cpu() for name, one in assigned.items()} | {ORACLE: truth.advantage}
+    credits = {name: flat(credit, known) for name, credit in given.items()}
+    sides = {name: flat(one.advantage, known) for name, one in assigned.items()}
     # The oracle has no advantage of its own; its tokens are told apart by the sign of the outcome's.
     sides[ORACLE] = next(iter(sides.values()))
     same = alike(credits)
@@ -124,7 +120,7 @@ def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, as
                 "extra_rollouts_per_rollout": assigned[name].sampled / len(rollouts.prompts) if name in assigned else None,
             }
         )
-    errors = flat(truth.value_error)
+    errors = flat(truth.value_error, known)
     return {
         "truth": {
             "rollouts": len(rollouts.prompts),
@@ -142,4 +138,5 @@ def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, as
             "resamples": order.resamples,
             "rows": rows,
         },
+        "anatomy": anatomy_record(batch, truth, labels, given, same, times, order),
     }

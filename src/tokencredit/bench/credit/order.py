@@ -20,6 +20,8 @@ class CreditOrder(NamedTuple):
     """Rollouts of its own per rollout of a batch that a recipe may take in the small batches."""
     resamples: int = 1000
     """Of prompts, for intervals."""
+    examples: int = 2
+    """Responses shown of each recipe's credit; 0 shows none."""
 
 
 USUAL = CreditOrder()
@@ -28,7 +30,7 @@ QUICK = CreditOrder(prompts=8, continuations=32, reference=1024, batches=6, batc
 
 
 def check_order(order: CreditOrder, group_size: int) -> None:
-    least = {"prompts": 2, "continuations": 2, "batches": 2, "batch_prompts": 1, "resamples": 1}
+    least = {"prompts": 2, "continuations": 2, "batches": 2, "batch_prompts": 1, "resamples": 1, "examples": 0}
     for name, smallest in least.items():
         if getattr(order, name) < smallest:
             raise ConfigError(f"{name.replace('_', '-')} is {getattr(order, name)}; give at least {smallest}")

@@ -50,6 +50,8 @@ def named(name: str, rows: Sequence[Record], field: str) -> str:
 
 def tables(record: Record) -> list[Shown]:
     found = [_truth(record), _agreement(record), _classes(record)]
+    if "anatomy" in record:
+        found.append(_anatomy(record))
     if record["gradient"] is not None:
         found += [_gradients(record, which) for which in ("batches", "groups") if record["gradient"][which] is not None]
     return found
@@ -132,6 +134,30 @@ def _classes(record: Record) -> Shown:
 
 def _differs(row: Record) -> bool:
     return any(value is not None and abs(value - 1) > 1e-6 for sides in row["by_class"].values() for value in sides.values())
+
+
+def _anatomy(record: Record) -> Shown:
+    part = record["anatomy"]
+
+    def both(row: Record, kind: str) -> str:
+        return " / ".join(percent(row[side][kind]["value"], 0) for side in ("right", "wrong"))
+
+    return Shown(
+        f"{record['model']}: where credit goes wrong, in right / wrong responses",
+        ("method", "of |credit| on A* near 0", "against A*", "with A*", "of |A*| without credit"),
+        [
+            (
+                named(row["method"], part["rows"], "same_credit_as"),
+                *(both(row, kind) for kind in ("undecided", "against", "agreeing", "missed")),
+            )
+            for row in part["rows"]
+            if row["same_credit_as"] is None
+        ],
+        (
+            f"A* near 0: |A*| below {part['standard_errors']:g} of its standard errors. The first three columns are shares of |credit| and "
+            "sum to 100 %; the last is the share of |A*|, where it is not near 0, on tokens that received nothing.",
+        ),
+    )
 
 
 def _gradients(record: Record, which: str) -> Shown:
