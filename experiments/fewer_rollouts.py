@@ -29,7 +29,7 @@ CANDIDATES = (
 )
 DAPO, SHORT_DAPO = "dapo", f"dapo:steps={FEWER}"
 RATES = (7e-4, 1e-3, 1.4e-3)
-SEEDS = {"tuning": (300, 3), "test": (400, 8)}
+SEEDS = {"tuning": (300, 2), "test": (400, 8)}
 
 
 def compare(part: str, recipes: Sequence[str], reference: str, base: str, out: Path, rest: Sequence[str]) -> dict[str, Any]:

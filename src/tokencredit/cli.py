@@ -23,7 +23,7 @@ COMMANDS = {
     "convert": "turn TRL's or verl's logged rollouts into a rollout file",
     "audit": "tell whether opposing updates on shared tokens cancel, recipe by recipe",
     "doctor": "show versions, devices and extras",
-    "bench": "measure: `bench speed`, `bench microscope`",
+    "bench": "measure: `bench speed`, `bench microscope`, `bench credit`",
 }
 
 USAGE = "usage: tokencredit COMMAND [OPTIONS]\n\n{}\n\nEach command answers -h."
