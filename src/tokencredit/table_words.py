@@ -1,8 +1,12 @@
 """A table in words, as on the command line: `min_words=2 max_words=4`. Values are JSON; what is no JSON is text."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
+
+BETWEEN_SETTINGS = re.compile(r"\+(?=[A-Za-z_][\w.-]*=)")
+"""A plus begins a setting only where a name and `=` follow: 1e+5 is a number."""
 
 
 def read_table(words: Sequence[str]) -> dict[str, Any]:
@@ -34,3 +38,9 @@ def _no_number(text: str) -> NoReturn:
 
 def _write_value(value: Any) -> str:
     return value if isinstance(value, str) and _read_value(value) == value else json.dumps(value)
+
+
+def settings_apart(label: str) -> tuple[str, list[str]]:
+    """The recipe of a label, and its settings as they were written."""
+    recipe, _, written = label.partition(":")
+    return recipe, BETWEEN_SETTINGS.split(written) if written else []

@@ -52,7 +52,15 @@ def test_other_first_prompts_are_expected_of_a_recipe_that_draws_more() -> None:
     by_recipe = {"dapo": {"sampling.prompts": 32}, "delta": {"sampling.prompts": 16}, "random-lambda": {"sampling.prompts": 32}}
     found = notes(by_recipe=by_recipe, first_prompts_sha256="other")
     assert not about("no pairs", found)
-    assert about("delta draws 16 prompts a step, dapo 32", found)
+    assert about("With 16 prompts a step, where dapo draws 32, pairs do not share training prompts: delta.", found)
+
+
+def test_prompts_are_not_said_to_be_shared_where_both_numbers_differ() -> None:
+    by_recipe = {name: {"sampling.prompts": 32, "sampling.group_size": 8} for name in RECIPES}
+    by_recipe["delta"] = {"sampling.prompts": 256, "sampling.group_size": 1}
+    found = notes(by_recipe=by_recipe, first_prompts_sha256="other")
+    assert about("With 256 prompts a step, where dapo draws 32", found)
+    assert not about("prompts are shared", found)
 
 
 def test_dynamic_sampling_and_other_group_sizes_are_told() -> None:

@@ -1,6 +1,5 @@
 """What is compared: `dapo,delta,delta:credit.scope=group+credit.proxy=head`. A recipe, or one with settings of its own after a colon."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,16 +10,13 @@ from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
 from tokencredit.recipes import RECIPES
 from tokencredit.stages import Recipe
-from tokencredit.table_words import read_table
+from tokencredit.table_words import read_table, settings_apart
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
 """Everything else is the same for all, or they would not be compared on the same thing.
 
 Steps: whether one recipe ends where another does, with fewer rollouts and its rate decayed by then, is seen in no part of a longer run.
 """
-
-BETWEEN_SETTINGS = re.compile(r"\+(?=[A-Za-z_][\w.-]*=)")
-"""A plus begins a setting only where a name and `=` follow: 1e+5 is a number."""
 
 RATE = "optimizer.learning_rate"
 CONTROL = "random-lambda"
@@ -58,13 +54,13 @@ def read_recipes(text: str) -> list[Wanted]:
 
 
 def _read_one(label: str) -> Wanted:
-    recipe, colon, written = label.partition(":")
+    recipe, written = settings_apart(label)
     if recipe not in RECIPES:
         raise ConfigError(f"recipes: {shortened(recipe)} is not known; {nearest(recipe[:60], RECIPES)}")
-    if colon and not written:
+    if ":" in label and not written:
         raise ConfigError(f"recipes: {shortened(label)} ends in a colon; write settings after it: {recipe}:credit.type=uniform")
     try:
-        table = read_table(BETWEEN_SETTINGS.split(written)) if written else {}
+        table = read_table(written)
     except ValueError as problem:
         raise ConfigError(f"recipes: {shortened(label)}: {problem}") from None
     settings = {name.replace("-", "_"): value for name, value in table.items()}

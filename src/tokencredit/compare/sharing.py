@@ -34,13 +34,18 @@ def _first_prompts(rows: Sequence[Row], reference: str, setting: Callable[[str, 
     for row in rows:
         if row["first_prompts_sha256"] != theirs.get((row["base"], row["seed"]), row["first_prompts_sha256"]):
             unlike.setdefault(row["recipe"], []).append(f"{row['base']} seed {row['seed']}")
+    theirs_a_step = setting(reference, "sampling.prompts")
+    otherwise: dict[int, list[str]] = {}
     found = []
     for recipe, places in unlike.items():
-        own, other = setting(recipe, "sampling.prompts"), setting(reference, "sampling.prompts")
-        if own != other:
-            found.append(f"{recipe} draws {own} prompts a step, {reference} {other}: their pairs do not share training prompts.")
+        if (own := setting(recipe, "sampling.prompts")) != theirs_a_step:
+            otherwise.setdefault(own, []).append(recipe)
         else:
             found.append(f"{recipe} was first asked other prompts than {reference} on {_few(places)}: these are no pairs.")
+    for prompts, drawing in otherwise.items():
+        found.append(
+            f"With {prompts} prompts a step, where {reference} draws {theirs_a_step}, pairs do not share training prompts: {_few(drawing)}."
+        )
     return found
 
 
@@ -50,7 +55,12 @@ def _drawn_otherwise(recipes: Sequence[str], reference: str, setting: Callable[[
         found.append(
             f"Groups whose scores are all alike are thrown away (filter_groups, {_few(replacing)}): what is asked instead is not shared."
         )
-    if other := [recipe for recipe in recipes if setting(recipe, "sampling.group_size") != setting(reference, "sampling.group_size")]:
+
+    def differs(recipe: str, name: str) -> bool:
+        return setting(recipe, name) != setting(reference, name)
+
+    # Where prompts differ too, that has been told.
+    if other := [recipe for recipe in recipes if differs(recipe, "sampling.group_size") and not differs(recipe, "sampling.prompts")]:
         found.append(f"Groups are of another size than {reference}'s ({_few(other)}): prompts are shared, the draws of responses are not.")
     return found
 

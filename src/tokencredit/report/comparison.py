@@ -19,6 +19,7 @@ from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
 from tokencredit.report.visible import brief, visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
+from tokencredit.table_words import settings_apart
 
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)
@@ -65,6 +66,7 @@ def render(told: Mapping[str, Any]) -> str:
         loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"hundreds": hundreds, "grouped": grouped, "percent": percent, "duration": duration, "setting": shown}
+    environment.filters["settings_apart"] = settings_apart
     script, style = (
         "\n".join(resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8") for name in names)
         for names in (SCRIPTS, STYLES)
