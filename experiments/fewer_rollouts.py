@@ -25,7 +25,6 @@ CANDIDATES = (
     f"c-rf:steps={FEWER}+{ONE}",
     f"c-rf:steps={FEWER}+credit.type=ntf-keep+{ONE}",
     f"c-rf:steps={FEWER}+credit.type=one-sided+{ONE}",
-    f"reinforce++:steps={FEWER}+advantage.over=responses+credit.type=ntf-keep+{ONE}",
 )
 DAPO, SHORT_DAPO = "dapo", f"dapo:steps={FEWER}"
 RATES = (7e-4, 1e-3, 1.4e-3)
