@@ -18,6 +18,7 @@ ONE = "sampling.prompts=256+sampling.group_size=1"
 OTHER_BATCHES = (
     f"c-rf:{ONE}",
     f"c-rf:credit.type=ntf-keep+{ONE}",
+    f"c-rf:credit.type=one-sided+{ONE}",
     f"c-rf:optimizer.steps_per_batch=8+{ONE}",
     f"ntf:{ONE}",
     f"ntf-whitened:{ONE}",
