@@ -32,7 +32,14 @@ from tokencredit.record import describe_environment
 
 ROLLOUTS = 256
 GROUP_SIZES = (1, 2, 4, 8)
-ADVANTAGES = {"grpo": grpo_advantage, "c-rf": c_rf_advantage}
+
+
+def right_alone(score: Tensor, group: Tensor) -> Tensor:
+    """Its mean over rollouts is the true gradient but for a factor: responses that earn nothing teach nothing."""
+    return c_rf_advantage(score, group).clamp(min=0)
+
+
+ADVANTAGES = {"grpo": grpo_advantage, "c-rf": c_rf_advantage, "c-rf, right responses alone": right_alone}
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
