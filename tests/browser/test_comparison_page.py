@@ -63,7 +63,7 @@ def test_the_page_fits_a_phone_and_turns_dark(open_page: OpenPage, page_file: Pa
 
 
 def test_long_labels_wrap_at_their_settings(open_page: OpenPage, tmp_path: Path) -> None:
-    long = "reinforce++:advantage.over=responses+credit.type=ntf-keep+sampling.prompts=256+sampling.group_size=1+optimizer.learning_rate=1e+0"
+    long = "reinforce++:advantage.over=responses+credit.type=ntf-keep+sampling.prompts=256+sampling.group_size=1+kl.beta=1e+0"
     write_comparison(make_comparison(("dapo", long)), tmp_path / "comparison.html")
     page = open_page(tmp_path / "comparison.html", width=1400)
     row = page.locator("#result tbody th").nth(1)
