@@ -4,8 +4,9 @@ python scripts/make_bases.py steps-shift steps-sharpen --seed 8 --out runs/bases
 python experiments/fewer_rollouts.py --kind steps-shift --other runs/bases-8/steps-shift --jobs 2 --out runs/fewer-shift
 python experiments/fewer_rollouts.py --kind steps-sharpen --other runs/bases-8/steps-sharpen --jobs 2 --out runs/fewer-sharpen
 
-Each recipe's rate is the one with the best final accuracy on the shipped base of the kind (`tuning/`); what is reported are other seeds on
-the other base (`test/`). Only there dapo is run for as few steps, too. Flags of `tokencredit compare` and `train` may follow.
+Rates are chosen on the shipped base of the kind (`tuning/`); what is reported are other seeds on the other base (`test/`). A reference has
+the rate with the best final accuracy. So has a candidate with --choose final; with --choose entropy it has, of the rates that end no lower than
+the best reference does, the one that keeps the most entropy. Flags of `tokencredit compare` and `train` may follow.
 """
 
 import argparse
@@ -26,49 +27,66 @@ CANDIDATES = (
     f"c-rf:steps={FEWER}+credit.type=ntf-keep+{ONE}",
     f"c-rf:steps={FEWER}+credit.type=one-sided+{ONE}",
 )
-DAPO, SHORT_DAPO = "dapo", f"dapo:steps={FEWER}"
-RATES = (7e-4, 1e-3, 1.4e-3)
-SEEDS = {"tuning": (300, 2), "test": (400, 8)}
+FIRST_SEEDS = {"tuning": 300, "test": 400}
 
 
-def compare(part: str, recipes: Sequence[str], reference: str, base: str, out: Path, rest: Sequence[str]) -> dict[str, Any]:
-    first, seeds = SEEDS[part]
+def compare(part: str, recipes: Sequence[str], base: str, options: argparse.Namespace, rest: Sequence[str]) -> dict[str, Any]:
+    out = options.out / part
     asked = {
         "--recipes": ",".join(recipes),
-        "--reference": reference,
+        "--reference": recipes[0],
         "--models": base,
-        "--first-seed": str(first),
-        "--seeds": str(seeds),
+        "--first-seed": str(FIRST_SEEDS[part]),
+        "--seeds": str(options.tune_seeds if part == "tuning" else options.seeds),
         **SAME_FOR_ALL,
-        "--out": str(out / part),
+        "--out": str(out),
     }
     flags = [word for pair in asked.items() for word in pair]
     done = subprocess.run([sys.executable, "-m", "tokencredit", "compare", *flags, *rest], check=False)
     if done.returncode:
         sys.exit(done.returncode)
-    return json.loads((out / part / "comparison.json").read_text(encoding="utf-8"))
+    return json.loads((out / "comparison.json").read_text(encoding="utf-8"))
 
 
-def best_rates(told: Mapping[str, Any]) -> dict[str, float]:
-    """By the mean final accuracy, since that is what is to be reached."""
-    finals = {
-        (recipe, rate): mean(row["after"]["sampled"] for row in told["runs"] if row["recipe"] == at_rate(recipe, rate))
-        for recipe in (DAPO, *CANDIDATES)
-        for rate in RATES
-    }
-    return {recipe: max(RATES, key=lambda rate: finals[recipe, rate]) for recipe in (DAPO, *CANDIDATES)}
+def ends(told: Mapping[str, Any], recipe: str, rate: float) -> tuple[float, float]:
+    """Mean final accuracy and entropy."""
+    own = [row for row in told["runs"] if row["recipe"] == at_rate(recipe, rate)]
+    return mean(row["after"]["sampled"] for row in own), mean(row["entropy"] for row in own)
+
+
+def best_rates(
+    told: Mapping[str, Any], references: Sequence[str], candidates: Sequence[str], rates: Sequence[float], by: str
+) -> dict[str, float]:
+    found = {(recipe, rate): ends(told, recipe, rate) for recipe in (*references, *candidates) for rate in rates}
+    best = {recipe: max(rates, key=lambda rate: found[recipe, rate][0]) for recipe in (*references, *candidates)}
+    if by == "entropy":
+        asked = max(found[recipe, best[recipe]][0] for recipe in references)
+        for recipe in candidates:
+            enough = [rate for rate in rates if found[recipe, rate][0] >= asked]
+            best[recipe] = max(enough, key=lambda rate: found[recipe, rate][1]) if enough else best[recipe]
+    return best
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", required=True, metavar="BASE", help="shipped base that rates are tuned on")
     parser.add_argument("--other", required=True, metavar="BASE", help="base that is reported")
+    parser.add_argument("--references", default="dapo", help="with commas between them; the first is what others are compared with")
+    parser.add_argument("--candidates", default=",".join(CANDIDATES), help="with commas between them")
+    parser.add_argument("--rates", default="7e-4,1e-3,1.4e-3")
+    parser.add_argument("--choose", choices=("final", "entropy"), default="final", help="how a candidate's rate is chosen")
+    parser.add_argument("--tune-seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", required=True, type=Path)
     options, rest = parser.parse_known_args()
-    tried = [at_rate(recipe, rate) for recipe in (DAPO, *CANDIDATES) for rate in RATES]
-    rates = best_rates(compare("tuning", tried, at_rate(DAPO, RATES[0]), options.kind, options.out, rest))
-    reported = [at_rate(recipe, rates[recipe]) for recipe in (DAPO, *CANDIDATES)]
-    compare("test", [*reported, at_rate(SHORT_DAPO, rates[DAPO])], reported[0], options.other, options.out, rest)
+    references, candidates = options.references.split(","), options.candidates.split(",")
+    rates = [float(rate) for rate in options.rates.split(",")]
+    tried = [at_rate(recipe, rate) for recipe in (*references, *candidates) for rate in rates]
+    told = compare("tuning", tried, options.kind, options, rest)
+    best = best_rates(told, references, candidates, rates, options.choose)
+    reported = [at_rate(recipe, best[recipe]) for recipe in (*references, *candidates)]
+    short = at_rate(f"{references[0]}:steps={FEWER}", best[references[0]])
+    compare("test", [*reported, short], options.other, options, rest)
 
 
 if __name__ == "__main__":
