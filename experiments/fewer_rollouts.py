@@ -5,8 +5,8 @@ python experiments/fewer_rollouts.py --kind steps-shift --other runs/bases-8/ste
 python experiments/fewer_rollouts.py --kind steps-sharpen --other runs/bases-8/steps-sharpen --jobs 2 --out runs/fewer-sharpen
 
 Rates are chosen on the shipped base of the kind (`tuning/`); what is reported are other seeds on the other base (`test/`). A reference has
-the rate with the best final accuracy. So has a candidate with --choose final; with --choose entropy it has, of the rates that end no lower than
-the best reference does, the one that keeps the most entropy. Flags of `tokencredit compare` and `train` may follow.
+the rate with the best final accuracy. So has a candidate with --choose final; with --choose entropy it has, of the rates that end no
+lower than the best reference does, the one that keeps the most entropy. Flags of `tokencredit compare` and `train` may follow.
 """
 
 import argparse
