@@ -5,8 +5,8 @@ python experiments/fewer_rollouts.py --kind steps-shift --other runs/bases-8/ste
 python experiments/fewer_rollouts.py --kind steps-sharpen --other runs/bases-8/steps-sharpen --jobs 2 --out runs/fewer-sharpen
 
 Rates are chosen on the shipped base of the kind (`tuning/`); what is reported are other seeds on the other base (`test/`). A reference has
-the rate with the best final accuracy. So has a candidate with --choose final; with --choose entropy it has, of the rates that end no
-lower than the best reference does, the one that keeps the most entropy. Flags of `tokencredit compare` and `train` may follow.
+the rate with the best final accuracy. So has a candidate with --choose final; with --choose entropy only those of its rates count that
+end with no less entropy than the best reference does. Flags of `tokencredit compare` and `train` may follow.
 """
 
 import argparse
@@ -60,10 +60,11 @@ def best_rates(
     found = {(recipe, rate): ends(told, recipe, rate) for recipe in (*references, *candidates) for rate in rates}
     best = {recipe: max(rates, key=lambda rate: found[recipe, rate][0]) for recipe in (*references, *candidates)}
     if by == "entropy":
-        asked = max(found[recipe, best[recipe]][0] for recipe in references)
+        leader = max(references, key=lambda recipe: found[recipe, best[recipe]][0])
+        asked = found[leader, best[leader]][1]
         for recipe in candidates:
-            enough = [rate for rate in rates if found[recipe, rate][0] >= asked]
-            best[recipe] = max(enough, key=lambda rate: found[recipe, rate][1]) if enough else best[recipe]
+            enough = [rate for rate in rates if found[recipe, rate][1] >= asked]
+            best[recipe] = max(enough, key=lambda rate: found[recipe, rate][0]) if enough else best[recipe]
     return best
 
 
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--candidates", default=",".join(CANDIDATES), help="with commas between them")
     parser.add_argument("--rates", default="7e-4,1e-3,1.4e-3")
     parser.add_argument("--choose", choices=("final", "entropy"), default="final", help="how a candidate's rate is chosen")
+    parser.add_argument("--tuned", type=Path, metavar="COMPARISON.json", help="tuning that was done before, instead of another")
     parser.add_argument("--tune-seeds", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", required=True, type=Path)
@@ -82,7 +84,11 @@ def main() -> None:
     references, candidates = options.references.split(","), options.candidates.split(",")
     rates = [float(rate) for rate in options.rates.split(",")]
     tried = [at_rate(recipe, rate) for recipe in (*references, *candidates) for rate in rates]
-    told = compare("tuning", tried, options.kind, options, rest)
+    told = (
+        compare("tuning", tried, options.kind, options, rest)
+        if options.tuned is None
+        else json.loads(options.tuned.read_text(encoding="utf-8"))
+    )
     best = best_rates(told, references, candidates, rates, options.choose)
     reported = [at_rate(recipe, best[recipe]) for recipe in (*references, *candidates)]
     short = at_rate(f"{references[0]}:steps={FEWER}", best[references[0]])

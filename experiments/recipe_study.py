@@ -28,6 +28,7 @@ OTHER_BATCHES = (
     "dapo:optimizer.steps_per_batch=8",
 )
 SAME_FOR_ALL = {
+    "--sampling.group-size": "8",
     "--steps": "40",
     "--evaluation.every": "5",
     "--evaluation.samples": "2",

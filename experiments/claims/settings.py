@@ -3,7 +3,8 @@
 from claims.declaration import Setting
 
 BOTH = ("steps-shift", "steps-sharpen")
-COMMON = "--evaluation.final-problems 256 --evaluation.problems 256"
+COMMON = "--sampling.group-size 8 --evaluation.final-problems 256 --evaluation.problems 256"
+"""Groups for all, those that are made for one response included, unless an arm says otherwise."""
 
 SETTINGS: dict[str, Setting] = {
     setting.name: setting

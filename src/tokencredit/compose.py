@@ -81,7 +81,19 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     shape = overlay(below, asked).get("shape")
     if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))
-    return validated(overlay(below, asked))
+    entry = RECIPES[name]
+    config = validated(overlay(overlay(below, {"optimizer": dict(entry.optimizer)}), asked))
+    return _each_prompt_once(config, asked) if entry.asks_once else config
+
+
+def _each_prompt_once(config: TrainConfig, asked: Mapping[str, Any]) -> TrainConfig:
+    """As many prompts as there were responses. Who names a group size lays the batch out himself; TRL samples groups only."""
+    told = asked.get("sampling", {})
+    if "group_size" in told or config.engine == "trl" or config.needs_siblings() is not None:
+        return config
+    sampling = config.sampling
+    prompts = sampling.prompts if "prompts" in told else sampling.prompts * sampling.group_size
+    return validated(overlay(config.model_dump(), {"sampling": {"prompts": prompts, "group_size": 1}}))
 
 
 def validated(fields: Mapping[str, Any]) -> TrainConfig:

@@ -20,6 +20,8 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 """Of prompt.tags."""
 
 
+SIBLINGS = 8
+
 HEEDED_BY_PACKED = {"compile": ("auto", "off"), "features": ("auto",)}
 """Fields that only packed passes heed, and the values of them that padded passes take."""
 
@@ -39,6 +41,11 @@ class Sampling(Frozen):
     """Divides logits, in sampling and in scoring."""
     stop: Texts = ()
     """A response ends once its text holds any of these; what is graded ends before it."""
+
+    @property
+    def siblings(self) -> int:
+        """Responses to a prompt where a contrast is to be seen: a group, or SIBLINGS where each prompt is asked once."""
+        return self.group_size if self.group_size > 1 else SIBLINGS
 
     @model_validator(mode="after")
     def _stops_hold_something(self) -> "Sampling":
@@ -124,7 +131,8 @@ class Diagnose(Frozen):
     every: CountOrZero = 20
     """Training steps between looks at what an update did to every token, the first and the last step included; 0 never looks."""
     groups: CountOrZero = 4
-    """Groups whose tokens' change is also predicted, by side; 0 takes all of the batch."""
+    """Groups whose tokens' change is also predicted, by side (where each prompt is asked once: eight prompts for a group); 0 takes all of
+    the batch."""
     coupling_tokens: Count = 1024
     """Tokens between which the LM-head kernel is tabled pair by pair; more are sampled down to it."""
     value_budget: CountOrZero = 0
@@ -180,7 +188,7 @@ class Track(Frozen):
 class TrainConfig(Recipe):
     """A whole run. Every field has a value, so a file holds differences only."""
 
-    recipe: str = "delta"
+    recipe: str = "right-once"
     """Named choice of stages; see `tokencredit recipes`."""
     model: str = "steps-shift"
     """A shipped base, smollm2, a folder with a transformers causal LM, a run (its best checkpoint), or owner/name on the hub."""
@@ -245,7 +253,7 @@ class TrainConfig(Recipe):
     def _plannable(self) -> "TrainConfig":
         """Refuse here, before anything is sampled, what the stages would refuse later."""
         sampling, optimizer = self.sampling, self.optimizer
-        if sampling.group_size == 1 and (reason := self._needs_siblings()) is not None:
+        if sampling.group_size == 1 and (reason := self.needs_siblings()) is not None:
             raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
         if self.source == "demonstrations" and (sampling.group_size > 1 or self.advantage.type != "c-rf" or self.filter_groups):
             raise ValueError(
@@ -306,7 +314,7 @@ class TrainConfig(Recipe):
             return f"lora.rank is {self.lora.rank}, and adapters are kept in float32, where nothing is rounded by chance; use 'bfloat16'"
         return None
 
-    def _needs_siblings(self) -> str | None:
+    def needs_siblings(self) -> str | None:
         """Why a prompt with one response would teach nothing."""
         if self.advantage.type not in WITHOUT_SIBLINGS:
             return f"advantage {self.advantage.type!r} compares siblings"

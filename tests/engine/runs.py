@@ -18,6 +18,7 @@ from tokencredit.engine.local.train import Outcome, train
 from tokencredit.storage.checkpoints import checkpoints_in
 
 SMALL: dict[str, Any] = {
+    "recipe": "delta",
     "steps": 4,
     "sampling": {"prompts": 6, "group_size": 4},
     "optimizer": {"steps_per_batch": 2},

@@ -11,6 +11,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.engine.recipe import MUST_SAMPLE, read_recipe, refuse_ranks, refuse_sampling
 from tokencredit.errors import ConfigError
 from tokencredit.recipes import RECIPES
+from tokencredit.recipes.entry import varied
 from tokencredit.stages import DeltaCredit, NtfCredit, PassAtKAdvantage, Recipe
 from tokencredit.types import Evidence
 
@@ -41,9 +42,9 @@ def test_a_difference_leaves_the_other_numbers_of_its_stage() -> None:
 
 
 def test_differences_without_a_name_are_those_from_the_default_recipe() -> None:
-    assert TrainConfig.model_fields["recipe"].default == "delta"
-    assert read_recipe({}) == RECIPES["delta"].recipe
-    assert read_recipe({"credit": {"lam_min": 0.5}}).credit == DeltaCredit(lam_min=0.5)
+    default = RECIPES[TrainConfig.model_fields["recipe"].default].recipe
+    assert read_recipe({}) == default
+    assert read_recipe({"objective": {"clip_low": 0.1}}) == varied(default, objective=default.objective.model_copy(update={"clip_low": 0.1}))
 
 
 @pytest.mark.parametrize("spelled", [str, Path])
@@ -61,7 +62,7 @@ def test_a_recipe_is_taken_as_it_is() -> None:
 
 def test_of_a_whole_configuration_the_recipe_is_taken() -> None:
     """Even where it names a recipe and then changes it."""
-    config = resolve([{"recipe": "ntf", "credit": {"keep": 0.3}, "sampling": {"prompts": 3}}])
+    config = resolve([{"recipe": "ntf", "credit": {"keep": 0.3}, "sampling": {"prompts": 8}}])
     found = read_recipe(config)
     assert type(found) is Recipe
     assert found == Recipe(**{field: getattr(config, field) for field in Recipe.model_fields})
@@ -79,10 +80,10 @@ def test_of_a_whole_configuration_the_recipe_is_taken() -> None:
         ({"zzz": 1}, "'zzz' is no part of a recipe; there is shape, advantage, credit,"),
         ({"sampling": {"prompts": 4}}, "'sampling' is no part of a recipe; set it in the engine"),
         ({"recipe": "grpo", "seed": 4}, "'seed' is no part of a recipe; set it in the engine"),
-        ({"credit": {"lam_mni": 0.5}}, "credit.lam_mni is not a setting; did you mean 'lam_min'?"),
+        ({"recipe": "delta", "credit": {"lam_mni": 0.5}}, "credit.lam_mni is not a setting; did you mean 'lam_min'?"),
         ({"credit": {"type": "dleta"}}, "credit.type is 'dleta'; it must be one of"),
-        ({"credit": {"lam_min": -1}}, "credit.lam_min is -1"),
-        ({"credit": {"top_k": 3}}, "top_k is 3 but is read only when proxy is 'hidden-gradient'"),
+        ({"recipe": "delta", "credit": {"lam_min": -1}}, "credit.lam_min is -1"),
+        ({"recipe": "delta", "credit": {"top_k": 3}}, "top_k is 3 but is read only when proxy is 'hidden-gradient'"),
         (
             {"recipe": "pass-at-k", "credit": {"type": "delta"}},
             "advantage 'pass-at-k' is never negative, so credit 'delta' has no negative side",
@@ -131,10 +132,10 @@ def test_there_are_words_for_everything_that_must_be_sampled() -> None:
 
 
 def test_imitated_shards_are_refused_on_real_ranks() -> None:
-    shards = read_recipe({"credit": {"scope": "shard"}})
+    shards = read_recipe({"recipe": "delta", "credit": {"scope": "shard"}})
     refuse_ranks(shards, 1)
     for scope in ("batch", "group"):
-        refuse_ranks(read_recipe({"credit": {"scope": scope}}), 8)
+        refuse_ranks(read_recipe({"recipe": "delta", "credit": {"scope": scope}}), 8)
     for entry in RECIPES.values():
         refuse_ranks(entry.recipe, 8)
     with pytest.raises(ConfigError, match=r"credit\.scope is 'shard'.*there are 2 ranks; use 'batch' or 'group'"):

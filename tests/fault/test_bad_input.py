@@ -9,17 +9,17 @@ from fault.command import assert_refused
 MISTAKES = {
     "unknown command": (["trian"], "did you mean 'train'?"),
     "unknown recipe": (["train", "--recipe", "delt"], "recipe 'delt' is not known; did you mean 'delta'?"),
-    "unknown flag": (["train", "--credit.lam-mn", "0.5"], "--credit.lam-min"),
+    "unknown flag": (["train", "--recipe", "delta", "--credit.lam-mn", "0.5"], "--credit.lam-min"),
     "unknown stage type": (["train", "--credit.type", "dleta"], "credit.type is 'dleta'; it must be one of 'uniform', 'delta'"),
     "model that is no folder": (["train", "--model", "steps-shft"], "did you mean 'steps-shift'?"),
     "folder that is no model": (["train", "--model", "empty"], "model folder empty has no config.json and no tokenizer_config.json"),
-    "group of one": (["train", "--sampling.group-size", "1"], "sampling.group_size is 1 but advantage 'grpo' compares siblings"),
+    "group of one": (["train", "--recipe", "dapo", "--sampling.group-size", "1"], "sampling.group_size is 1 but advantage 'grpo' compares siblings"),
     "more optimizer steps than responses": (
         ["train", "--optimizer.steps-per-batch", "300"],
         "optimizer.steps_per_batch is 300 but a batch holds only 256 responses",
     ),
     "more optimizer steps than prompts": (
-        ["train", "--batching.type", "query-preserved", "--optimizer.steps-per-batch", "33"],
+        ["train", "--recipe", "dapo", "--batching.type", "query-preserved", "--optimizer.steps-per-batch", "33"],
         "optimizer.steps_per_batch is 33 but a batch holds only 32 prompts",
     ),
     "token budget below a response": (["train", "--optimizer.max-tokens", "40"], "optimizer.max_tokens is 40 but one response may take 48"),
@@ -41,7 +41,7 @@ MISTAKES = {
     "NaN": (["train", "--optimizer.learning-rate", "nan"], "Input should be a finite number"),
     "infinity": (["train", "--objective.clip-high", "inf"], "Input should be a finite number"),
     "out of range": (["train", "--objective.clip-low", "1.5"], "less than or equal to 1"),
-    "bounds the wrong way round": (["train", "--credit.lam-min", "2"], "lam_min must not be above"),
+    "bounds the wrong way round": (["train", "--recipe", "delta", "--credit.lam-min", "2"], "lam_min must not be above"),
     "no steps": (["train", "--steps", "0"], "steps is 0"),
     "output is a file": (["train", "--out", "file.txt"], "out file.txt is a file; give a folder"),
     "output below a file": (["train", "--out", "file.txt/run"], "which is a file; give a folder"),
@@ -75,7 +75,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "list.toml").write_text('recipe = ["delta"]\n')
     (tmp_path / "broken.toml").write_text("steps = = 3\n")
     (tmp_path / "key.toml").write_text("stpes = 3\n")
-    (tmp_path / "nested.toml").write_text("[credit]\nlam_mn = 0.5\n")
+    (tmp_path / "nested.toml").write_text('recipe = "delta"\n[credit]\nlam_mn = 0.5\n')
     (tmp_path / "table.toml").write_text("[sampling]\npromts = 4\n")
     (tmp_path / "word.toml").write_text('[optimizer]\nlearning_rate = "fast"\n')
     return tmp_path

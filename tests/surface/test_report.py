@@ -456,6 +456,17 @@ def test_held_out_captions_say_how_many_problems_each_point_has(folder: Path) ->
         assert curve.caption.endswith("; first and last point: 512 problems, between: 256")
 
 
+def test_curves_tell_of_groups_only_where_there_are_any(tmp_path: Path) -> None:
+    titles = {}
+    for size in (1, 4):
+        (tmp_path / str(size)).mkdir()
+        (tmp_path / str(size) / "config.toml").write_text(f"[sampling]\ngroup_size = {size}\n")
+        rows = [{"step": step, "score": 0.5, "frac_reward_zero_std": 1.0} for step in (1, 2)]
+        (tmp_path / str(size) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        titles[size] = {curve.title for curve in curves([Run(tmp_path / str(size))])}
+    assert titles[4] - titles[1] == {"Dead groups"}
+
+
 @pytest.mark.parametrize(("share", "told"), [(0.0625, "6.3"), (-0.0625, "-6.3"), (0.40651, "40.7"), (0.0, "0.0"), (1.0, "100.0")])
 def test_halves_are_rounded_as_the_script_rounds_them(share: float, told: str) -> None:
     assert hundreds(share) == told

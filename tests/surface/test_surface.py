@@ -61,8 +61,8 @@ def test_recipe_names() -> None:
         "grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "remax",
         "gspo", "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "vineppo", "ibpo", "ibpo-mask",
         "c-rf", "ntf", "ntf-whitened", "cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only",
-        "negative-only", "random-lambda", "delta-symmetric", "delta-momentum", "sibling-value", "sibling-context", "ntf-anneal",
-        "ntf-orthogonal",
+        "negative-only", "random-lambda", "right-once", "delta-symmetric", "delta-momentum", "sibling-value", "sibling-context",
+        "ntf-anneal", "ntf-orthogonal",
     ]  # fmt: skip
 
 
@@ -156,9 +156,9 @@ def test_a_run_tells_before_after_folder_and_credit(tmp_path: Path) -> None:
     looking = [word for word in SMALL if word != "--no-report"]
     done = tokencredit("train", "--steps", "2", *looking, "--diagnose.every", "1", "--diagnose.groups", "1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Report: runs/001-delta/report.html" in done.stdout
-    assert "<h1" in (tmp_path / "runs" / "001-delta" / "report.html").read_text()
-    for word in ("held-out accuracy", "before", "after", "runs/001-delta", "coloured by the credit", "right", "wrong", "reinforced"):
+    assert "Report: runs/001-right-once/report.html" in done.stdout
+    assert "<h1" in (tmp_path / "runs" / "001-right-once" / "report.html").read_text()
+    for word in ("held-out accuracy", "before", "after", "runs/001-right-once", "coloured by the credit", "right", "wrong", "reinforced"):
         assert word in done.stdout
     again = tokencredit("train", "--recipe", "grpo", "--steps", "1", *SMALL, cwd=tmp_path)
     assert "runs/002-grpo" in again.stdout

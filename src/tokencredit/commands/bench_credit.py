@@ -114,10 +114,13 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
     task = next((one["type"] for one in reversed(tasks) if isinstance(one, Mapping) and isinstance(one.get("type"), str)), None)
     if is_run(model):
         layers.insert(0, stored_layer(model, task))
-    whole = resolve([*layers, UNREAD])
+    whole = resolve([{"recipe": "grpo"}, *layers, UNREAD])
     if task is None:
         refuse_own_task(model, whole, instead="name it with --task own:FILE:NAME to run it")
-    default = CreditOptions(asked=Asked.model_construct(**{name: getattr(whole, name) for name in Asked.model_fields}))
+    found = {name: getattr(whole, name) for name in Asked.model_fields}
+    # Siblings are compared here, whether the run did or not.
+    found["sampling"] = whole.sampling.model_copy(update={"group_size": whole.sampling.siblings})
+    default = CreditOptions(asked=Asked.model_construct(**found))
     try:
         options = tyro.cli(
             tyro.conf.AvoidSubcommands[CreditOptions],

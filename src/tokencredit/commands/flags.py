@@ -29,7 +29,7 @@ class TrainingKind(NamedTuple):
     layer: Mapping[str, Any]
 
 
-TRAIN = TrainingKind(USAGE, "Train a policy with token-level credit. With no argument: the embedded default, recipe delta.", {})
+TRAIN = TrainingKind(USAGE, "Train a policy with token-level credit. With no argument: the embedded default, recipe right-once.", {})
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,28 @@ class TrainOptions:
 
 
 def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The last value given to `flag`, as `--flag value` or `--flag=value`."""
+    """The last value given to `flag`, as `--flag value` or `--flag=value`, with - or _ between words."""
     found = None
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if name == flag and equals:
+        if (same := name.replace("_", "-") == flag) and equals:
             found = value
-        elif name == flag and index + 1 < len(arguments):
+        elif same and index + 1 < len(arguments):
             found = arguments[index + 1]
     return found
 
 
 def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the flags say about recipe, engine, precision and stage types, as a configuration layer: other defaults depend on these."""
+    """What the flags say about recipe, engine, precision, stage types and groups, as a layer: other defaults depend on these."""
     named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine", "weights", "dtype")}
     layer: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
     for field in CHOICES:
         kind = _value_of(f"--{field}.type", arguments)
         if kind is not None:
             layer[field] = {"type": kind}
+    size = _value_of("--sampling.group-size", arguments)
+    if size is not None and size.isdecimal():
+        layer["sampling"] = {"group_size": int(size)}
     return layer
 
 

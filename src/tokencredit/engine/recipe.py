@@ -37,7 +37,7 @@ def read_recipe(source: RecipeSource) -> Recipe:
     if not isinstance(source, str | Mapping):
         raise ConfigError(f"recipe is {source!r}; give a name, a TOML file, a mapping of differences or a Recipe")
     asked = {"recipe": source} if isinstance(source, str) else dict(source)
-    name = asked.pop("recipe", "delta")
+    name = asked.pop("recipe", TrainConfig.model_fields["recipe"].default)
     if not isinstance(name, str) or name not in RECIPES:
         raise ConfigError(f"recipe {name!r} is not known; {nearest(str(name), RECIPES)}")
     for key in (key for key in asked if key not in Recipe.model_fields):

@@ -1,7 +1,7 @@
 """What the table of recipes holds for each name."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokencredit.stages import Recipe
 
@@ -14,6 +14,10 @@ class RecipeEntry(NamedTuple):
     """Where a number comes from, by its path ("objective.clip_high"): every one that departs from its stage's default."""
     caveats: tuple[str, ...] = ()
     """What to know beyond what the chosen stages say themselves."""
+    asks_once: bool = False
+    """Made for one response to a prompt: a run asks as many prompts as it would have had responses, where nobody says otherwise."""
+    optimizer: Mapping[str, Any] = {}
+    """What it was tried with, over the task's preset and under files and flags."""
 
 
 def varied(recipe: Recipe, **choices: object) -> Recipe:

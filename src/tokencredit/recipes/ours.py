@@ -1,14 +1,28 @@
-"""Token credit of our own, on dapo's advantage and objective. No paper: what each is a reading of stands beside it."""
+"""Of our own. No paper: what each is a reading of stands beside it."""
 
 from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS
 from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.stages import DeltaCredit, NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
+from tokencredit.recipes.token_credit import CRF, CRF_ORIGINS
+from tokencredit.stages import DeltaCredit, NtfKeepCredit, OneSidedCredit, SiblingContextCredit, SiblingValueCredit
 
 _SYMMETRIC = DeltaCredit(lam_min=0.0, lam_max=2.0, scope="group", proxy="head", coefficient_map="symmetric")
 _SYMMETRIC_ORIGINS = DAPO_ORIGINS | {f"credit.{field}": "ours" for field in ("lam_min", "lam_max", "scope", "proxy", "coefficient_map")}
 _HEAD = "the exact head proxy refuses models that do more than hidden x head (logit scale, soft-cap, bias)"
 
 OURS: dict[str, RecipeEntry] = {
+    "right-once": RecipeEntry(
+        varied(CRF, credit=OneSidedCredit()),
+        "ours, after Rethinking Groups, 2606.17250",
+        "each prompt asked once, and only right responses teach; the default",
+        CRF_ORIGINS,
+        (
+            "close to rejection sampling on line (RAFT, 2304.06767), with importance ratios over several optimizer steps",
+            "a batch without a right response teaches nothing; a task that is hardly ever solved wants groups or an easier start",
+            "nothing pushes down what is wrong: where failures must be unlearned by themselves, compare with c-rf or dapo",
+        ),
+        asks_once=True,
+        optimizer={"steps_per_batch": 8},
+    ),
     "delta-symmetric": RecipeEntry(
         varied(DAPO, credit=_SYMMETRIC),
         "ours, after DelTA, 2605.21467",

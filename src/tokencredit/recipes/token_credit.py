@@ -18,12 +18,12 @@ from tokencredit.stages import (
 )
 
 _NTF_CLIP = PpoClipObjective(clip_low=0.2, clip_high=10.0, aggregation="sequence-mean")
-_NTF_ORIGINS = {
+CRF_ORIGINS = {
     "objective.clip_low": "a paper-aligned reproduction",
     "objective.clip_high": "a paper-aligned reproduction",
     "objective.aggregation": "a paper-aligned reproduction: divisor is the full length",
 }
-_ONE_ROLLOUT = "made for one response per prompt: --sampling.group-size 1 --sampling.prompts 256"
+CRF = Recipe(advantage=CrfAdvantage(), objective=_NTF_CLIP)
 
 TOKEN_CREDIT: dict[str, RecipeEntry] = {
     "delta": RecipeEntry(
@@ -62,24 +62,25 @@ TOKEN_CREDIT: dict[str, RecipeEntry] = {
         ("reading: mask and bonus together; --shape.weight 0 leaves the mask alone",),
     ),
     "c-rf": RecipeEntry(
-        Recipe(advantage=CrfAdvantage(), objective=_NTF_CLIP),
+        CRF,
         "Rethinking Groups in Critic-Free RLVR, 2606.17250",
         "+1 or -1 by outcome, both sides weighing the same; needs no groups",
-        _NTF_ORIGINS,
-        (_ONE_ROLLOUT,),
+        CRF_ORIGINS,
+        asks_once=True,
     ),
     "ntf": RecipeEntry(
-        Recipe(advantage=CrfAdvantage(), credit=NtfCredit(), objective=_NTF_CLIP),
+        varied(CRF, credit=NtfCredit()),
         "Rethinking Groups in Critic-Free RLVR, 2606.17250",
         "c-rf that penalises only the least probable tokens of failures",
-        _NTF_ORIGINS,
-        (_ONE_ROLLOUT,),
+        CRF_ORIGINS,
+        asks_once=True,
     ),
     "ntf-whitened": RecipeEntry(
         Recipe(advantage=ReinforcePlusPlusAdvantage(over="responses"), credit=NtfCredit(), objective=_NTF_CLIP),
         "Rethinking Groups in Critic-Free RLVR, 2606.17250",
         "negative token filtering on batch-whitened rewards",
-        {**_NTF_ORIGINS, "advantage.over": "reading: the paper's second batch-level method was not found"},
-        ("reading: the paper's second batch-level method was not found; this is a REINFORCE++-like one", _ONE_ROLLOUT),
+        {**CRF_ORIGINS, "advantage.over": "reading: the paper's second batch-level method was not found"},
+        ("reading: the paper's second batch-level method was not found; this is a REINFORCE++-like one",),
+        asks_once=True,
     ),
 }

@@ -61,8 +61,17 @@ MEASURED = (
 )
 
 
+OF_GROUPS = ("frac_reward_zero_std",)
+
+
+def _has_groups(run: Run) -> bool:
+    sampling = run.config.get("sampling")
+    return not (isinstance(sampling, dict) and sampling.get("group_size") == 1)
+
+
 def curves(runs: Sequence[Run]) -> list[Curve]:
-    """Those with at least two points in some run. A curve that is zero throughout, or repeats the one before it, is left out."""
+    """Those with at least two points in some run. A curve that is zero throughout, repeats the one before it, or tells of groups where there
+    are none, is left out."""
     labels = [run.name for run in runs] if len(runs) > 1 else [""]
     found = [
         Curve(f"Held-out accuracy, {kind}", caption + _problems(runs), True, _series(labels, [_held_out(run, kind) for run in runs]))
@@ -90,6 +99,8 @@ def thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def _measured(run: Run, key: str) -> list[Point]:
+    if key in OF_GROUPS and not _has_groups(run):
+        return []
     return [Point(row["step"], value) for row in run.metrics if (value := number(row.get(key))) is not None]
 
 

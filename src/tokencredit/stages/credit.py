@@ -231,10 +231,10 @@ class KtaeCredit(CreditChoiceBase):
 
 
 class OneSidedCredit(CreditChoiceBase):
-    """Control: only one side of the comparison is credited."""
+    """Only one side of the comparison is credited."""
 
     formula = "a_it = max(A_i, 0)  (side positive)  or  min(A_i, 0)  (side negative)"
-    caveats = ("a control, not a method: nothing can cancel",)
+    caveats = ("what right and wrong responses share no longer cancels",)
     differs_within_response = False
 
     type: Literal["one-sided"] = "one-sided"

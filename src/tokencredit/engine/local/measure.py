@@ -36,7 +36,7 @@ class Measured:
     mixed: Estimate
     """Share of groups whose scores differ: the others teach nothing to a method that compares siblings."""
     group_size: int
-    """Of those groups: sampling.group_size, or the number of samples where that is smaller."""
+    """Of those groups: sampling.siblings, or the number of samples where that is smaller."""
     length: float
     """Mean tokens of a sampled response."""
     cut: float
@@ -96,7 +96,7 @@ def measure(
         tell(start + len(asked))
     score, answers = torch.cat([piece.score for piece in pieces]), Counter(gold_answer(task, problem) for problem in problems)
     right = (score >= RIGHT).sum(1).tolist()
-    size = min(samples, config.sampling.group_size)
+    size = min(samples, config.sampling.siblings)
     mask = [piece.drawn.rollouts.mask for piece in pieces]
     drawn = sum(int(one.sum()) for one in mask)
     return Measured(

@@ -117,7 +117,7 @@ def _fresh_responses(
     before: Policy, after: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig, *, seed: int
 ) -> tuple[FreshResponses, int]:
     """New responses of the old policy to the batch's first problems, in whole groups; drift is about pairs of one group."""
-    size = min(config.sampling.group_size if config.sampling.group_size > 1 else 8, config.diagnose.drift_budget)
+    size = min(config.sampling.siblings, config.diagnose.drift_budget)
     asked = list(problems[: max(1, config.diagnose.drift_budget // size)])
     temperature = config.sampling.temperature
     rollouts = respond(

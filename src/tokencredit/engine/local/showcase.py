@@ -24,7 +24,7 @@ class ShownResponse(NamedTuple):
 def showcase(
     config: TrainConfig, policy: Policy, task: Task, state: StageState, *, pairs: int = 3, problems: int = 64
 ) -> list[ShownResponse]:
-    """A right and a wrong response, `pairs` times at most, of one problem where problems have several; empty when there are none.
+    """A right and a wrong response of one problem, `pairs` times at most; empty when there are none.
 
     Rewards are shaped without a KL penalty: the reference is not at hand any more.
     """
@@ -33,7 +33,7 @@ def showcase(
         policy,
         task,
         asked,
-        group_size=config.sampling.group_size,
+        group_size=config.sampling.siblings,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=derive_seed(config.seed, "showcase-sample"),
         temperature=config.sampling.temperature,
@@ -59,12 +59,10 @@ def showcase(
 
 
 def _contrasts(scores: list[float], groups: list[int]) -> list[tuple[int, int]]:
-    """A right and a wrong row of every problem that has both; across problems where each has one response."""
-    one_each = len(set(groups)) == len(groups)
-    groups = [0] * len(groups) if one_each else groups
+    """The first right and the first wrong row of every problem that has both."""
     pairs: list[tuple[int, int]] = []
     for group in dict.fromkeys(groups):
         right = [row for row, name in enumerate(groups) if name == group and scores[row] >= 1]
         wrong = [row for row, name in enumerate(groups) if name == group and scores[row] < 1]
-        pairs += list(zip(right, wrong, strict=False))[: None if one_each else 1]
+        pairs += list(zip(right, wrong, strict=False))[:1]
     return pairs

@@ -86,7 +86,7 @@ def make_lens(config: TrainConfig, *, seed: int) -> Lens:
         gradient_clip=config.optimizer.gradient_clip,
         dtype=config.dtype,
         seed=seed,
-        groups=config.diagnose.groups,
+        groups=config.diagnose.groups * (config.sampling.siblings // config.sampling.group_size),
         recompute=config.optimizer.gradient_checkpointing,
     )
 
