@@ -44,7 +44,8 @@ def test_a_difference_leaves_the_other_numbers_of_its_stage() -> None:
 def test_differences_without_a_name_are_those_from_the_default_recipe() -> None:
     default = RECIPES[TrainConfig.model_fields["recipe"].default].recipe
     assert read_recipe({}) == default
-    assert read_recipe({"objective": {"clip_low": 0.1}}) == varied(default, objective=default.objective.model_copy(update={"clip_low": 0.1}))
+    clipped = default.objective.model_copy(update={"clip_low": 0.1})
+    assert read_recipe({"objective": {"clip_low": 0.1}}) == varied(default, objective=clipped)
 
 
 @pytest.mark.parametrize("spelled", [str, Path])

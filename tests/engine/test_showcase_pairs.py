@@ -53,7 +53,10 @@ def test_pairs_of_any_batch(group_size: int) -> None:
 
 @pytest.mark.parametrize("sampling", [{"prompts": 24, "group_size": 1}, {"prompts": 6, "group_size": 4}])
 def test_a_response_is_shown_beside_the_prompt_it_answers(tmp_path: Path, sampling: dict[str, Any]) -> None:
-    """Also where training asks each prompt once. Read back and graded again as an answer to the prompt it is shown with, every response has the score it is shown with."""
+    """Also where training asks each prompt once.
+
+    Read back and graded again as an answer to the prompt it is shown with, every response has the score it is shown with.
+    """
     config = small_config(recipe="remax", sampling=sampling)
     trainer = Trainer(config, RunFolder(tmp_path / "run"))
     shown = showcase(config, trainer.policy, trainer.task, StageState(), pairs=2, problems=16)

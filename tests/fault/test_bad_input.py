@@ -13,7 +13,10 @@ MISTAKES = {
     "unknown stage type": (["train", "--credit.type", "dleta"], "credit.type is 'dleta'; it must be one of 'uniform', 'delta'"),
     "model that is no folder": (["train", "--model", "steps-shft"], "did you mean 'steps-shift'?"),
     "folder that is no model": (["train", "--model", "empty"], "model folder empty has no config.json and no tokenizer_config.json"),
-    "group of one": (["train", "--recipe", "dapo", "--sampling.group-size", "1"], "sampling.group_size is 1 but advantage 'grpo' compares siblings"),
+    "group of one": (
+        ["train", "--recipe", "dapo", "--sampling.group-size", "1"],
+        "sampling.group_size is 1 but advantage 'grpo' compares siblings",
+    ),
     "more optimizer steps than responses": (
         ["train", "--optimizer.steps-per-batch", "300"],
         "optimizer.steps_per_batch is 300 but a batch holds only 256 responses",

@@ -70,8 +70,8 @@ def _has_groups(run: Run) -> bool:
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
-    """Those with at least two points in some run. A curve that is zero throughout, repeats the one before it, or tells of groups where there
-    are none, is left out."""
+    """Those with at least two points in some run. Left out: a curve that is zero throughout, repeats the one before it, or tells of groups
+    where there are none."""
     labels = [run.name for run in runs] if len(runs) > 1 else [""]
     found = [
         Curve(f"Held-out accuracy, {kind}", caption + _problems(runs), True, _series(labels, [_held_out(run, kind) for run in runs]))
