@@ -22,7 +22,7 @@ from tokencredit.storage.manifest import damage
         ("a/b@main", True),
         ("a/b@0123abc", True),
         ("steps-shift", False),
-        ("runs/001-delta/checkpoints", False),
+        ("runs/001-right-once/checkpoints", False),
         ("./a/b", False),
         ("../b", False),
         ("/a/b", False),

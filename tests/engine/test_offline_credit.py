@@ -93,7 +93,7 @@ def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: 
     rows = rollout_rows(own.rollouts, own.scored.score)
     write_rows(tmp_path / "r.jsonl", [{name: value for name, value in row.items() if name != "logp"} for row in rows])
     stored = read_rollouts(tmp_path / "r.jsonl", policy)
-    config = offline_config(stored, [{"dtype": "float64", "passes": passes, "sampling": {"max_new_tokens": 48}}])
+    config = offline_config(stored, [{"recipe": "delta", "dtype": "float64", "passes": passes, "sampling": {"max_new_tokens": 48}}])
     batch = credit_stored(policy, stored, config)
     torch.testing.assert_close(batch.credited.credit, own.credit, rtol=0, atol=1e-6)
     assert torch.equal(batch.credited.rollouts.behavior_logp, batch.evidence.logp)

@@ -205,7 +205,7 @@ def test_code_that_lies_in_a_model_s_folder_is_not_run_unless_asked_for(cut: Pat
     done = tokencredit("train", "--model", "coded", "--trust-remote-code", "--steps", "1", *small, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "ran").exists()
-    assert "shipped with the model" in (tmp_path / "runs" / "001-delta" / "report.html").read_text()
+    assert "shipped with the model" in (tmp_path / "runs" / "001-right-once" / "report.html").read_text()
 
 
 # --- killed inside a save

@@ -32,8 +32,8 @@ from tokencredit.models import model_folder
 from tokencredit.tasks.steps import Steps
 
 FLAGS = [
-    "--steps", "4", "--sampling.prompts", "6", "--sampling.group-size", "4", "--optimizer.steps-per-batch", "2", "--save-every", "1",
-    "--tokens-every", "1", "--evaluation.every", "2", "--evaluation.problems", "16", "--evaluation.samples", "2",
+    "--recipe", "delta", "--steps", "4", "--sampling.prompts", "6", "--sampling.group-size", "4", "--optimizer.steps-per-batch", "2",
+    "--save-every", "1", "--tokens-every", "1", "--evaluation.every", "2", "--evaluation.problems", "16", "--evaluation.samples", "2",
     "--evaluation.final-problems", "16", "--evaluation.final-samples", "2",
 ]  # fmt: skip
 """`SMALL` as flags."""

@@ -24,7 +24,7 @@ class ReportOptions:
 def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(ReportOptions, args=list(arguments), prog="tokencredit report")
     if not options.runs:
-        raise ConfigError("report of no run; name at least one run folder: tokencredit report runs/001-delta")
+        raise ConfigError("report of no run; name at least one run folder: tokencredit report runs/001-right-once")
     out = options.out or (options.runs[0] / "report.html" if len(options.runs) == 1 else Path("compare.html"))
     if out.is_dir():
         raise ConfigError(f"out {out} is a folder; name a file, e.g. {out / 'report.html'}")

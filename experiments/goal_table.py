@@ -1,0 +1,78 @@
+"""One row to a recipe of each comparison: does it end where the reference does, with how many rollouts, at what cost in pass@k and entropy?
+
+python experiments/goal_table.py experiments/2026-11-17-right-once/*-bases-*.json experiments/2026-11-17-language-model-recipes/sums.json
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+HEAD = (
+    "from",
+    "recipe (rate)",
+    "seeds",
+    "rollouts",
+    "final",
+    "difference",
+    "pass@8, difference",
+    "end entropy, difference",
+    "rollouts to its final",
+)
+
+
+def points(measure: dict[str, Any]) -> str:
+    """A difference of shares, in points."""
+    low, high = measure["interval"] or (math.nan, math.nan)
+    return f"{100 * measure['low']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def plain(measure: dict[str, Any]) -> str:
+    low, high = measure["interval"] or (math.nan, math.nan)
+    return f"{measure['low']:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def factor(measure: dict[str, Any] | None) -> str:
+    """As a ratio, from its logarithm; an end that is not known is open."""
+
+    def shown(value: float | None) -> str:
+        return "∞" if value is None or not math.isfinite(value) else f"{math.exp(value):.2f}"
+
+    if measure is None:
+        return "–"
+    low, high = measure["interval"] or (None, None)
+    least = "" if measure["high"] == measure["low"] else "at least "
+    return f"{least}x{shown(measure['low'])} [{shown(low)}, {shown(high)}]"
+
+
+def short(recipe: str) -> str:
+    """Without the rate, which has a column of its own."""
+    name, _, settings = recipe.partition(":")
+    kept = [one for one in settings.split("+") if one and not one.startswith("optimizer.learning_rate")]
+    return name + (f": {', '.join(kept)}" if kept else "")
+
+
+def rows(path: Path) -> list[tuple[str, ...]]:
+    told = json.loads(path.read_text(encoding="utf-8"))
+    found, reference = [], told["design"]["reference"]
+    differences = {one["recipe"]: one["overall"] for one in told["summary"]["comparisons"]}
+    for own in told["summary"]["recipes"]:
+        name, apart = own["recipe"], differences.get(own["recipe"])
+        cells = [path.stem, f"{short(name)} ({own['rates'][0]:g})", str(own["runs"]), f"{own['rollouts']['mean']:,.0f}"]
+        cells.append(f"{100 * own['final']['mean']:.1f} ± {100 * own['final']['sd']:.1f}")
+        if name == reference or apart is None:
+            cells += ["", f"{100 * own['pass_at_k']['mean']:.1f}", f"{own['entropy']['mean']:.3f}", "1"]
+        else:
+            cells += [points(apart["final"]), points(apart["pass_at_k"]), plain(apart["entropy"]), factor(apart["to_final"])]
+        found.append(tuple(cells))
+    return found
+
+
+def main() -> None:
+    table = [HEAD, tuple("---" for _ in HEAD), *(row for name in sys.argv[1:] for row in rows(Path(name)))]
+    print("\n".join(f"| {' | '.join(row)} |" for row in table))
+
+
+if __name__ == "__main__":
+    main()
