@@ -25,7 +25,7 @@ from tokencredit.engine.verl.worker import CreditEngine
 from tokencredit.engine.versions import EngineUnavailableError
 from verl_cpu.command import Shape, environment
 
-LIVE = "tokencredit: the plug-in for verl 0.9.1 is live: trainer mode tokencredit, 17 recipes as tokencredit-NAME"
+LIVE = "tokencredit: the plug-in for verl 0.9.1 is live: trainer mode tokencredit, 18 recipes as tokencredit-NAME"
 LOOK = """
 import json, verl
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
@@ -35,7 +35,7 @@ tables = (ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY, TRAINER_REGISTRY)
 names = [sum(str(name).startswith("tokencredit") for name in table) for table in tables]
 print(json.dumps([names, EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__]))
 """
-NOTHING, EVERYTHING = [[0, 0, 0], "FSDPEngineWithLMHead"], [[18, 17, 1], "CreditEngine"]
+NOTHING, EVERYTHING = [[0, 0, 0], "FSDPEngineWithLMHead"], [[19, 18, 1], "CreditEngine"]
 
 
 def run(code: str, **changes: str) -> tuple[Any, list[str]]:

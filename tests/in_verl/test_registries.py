@@ -24,7 +24,7 @@ from tokencredit.recipes import RECIPES
 
 FUNCTIONS = (
     *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),
-    *("c-rf", "ntf", "ntf-whitened", "power", "asym"),
+    *("c-rf", "ntf", "ntf-whitened", "power", "asym", "right-once"),
 )
 NOT_BY_FUNCTIONS = {
     "dapo": "shape 'overlong' goes by the length limit",

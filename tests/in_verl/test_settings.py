@@ -22,7 +22,7 @@ BY_THE_TRAINER = (
     *("grpo", "dr-grpo", "rloo", "dapo", "dapo-dynamic", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"),
     *("gspo", "gmpo", "cispo", "sapo", "clip-cov", "kl-cov", "fipo", "delta", "forking-tokens", "ktae", "c-rf", "ntf", "ntf-whitened"),
     *("cancellation", "grpo-fix", "dfpo", "dfpo-orthogonal", "fade", "power", "asym", "positive-only", "negative-only", "random-lambda"),
-    *("delta-symmetric", "sibling-value", "sibling-context", "ntf-anneal", "ntf-orthogonal"),
+    *("right-once", "delta-symmetric", "sibling-value", "sibling-context", "ntf-anneal", "ntf-orthogonal"),
 )
 ONLY_LOCALLY = {
     "remax": "compares with the policy's greedy response, which verl is not asked to do; train it with the local engine",
