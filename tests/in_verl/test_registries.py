@@ -54,7 +54,7 @@ NOT_BY_FUNCTIONS = {
     "ntf-anneal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
     "ntf-orthogonal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
 }
-SILENCE_NOBODY = {"gpg", "sapo", "cispo"}
+SILENCE_NOBODY = {"gpg", "sapo", "cispo", "right-once"}
 
 
 def test_every_recipe_is_registered_or_has_a_reason_not_to_be() -> None:
