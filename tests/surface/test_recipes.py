@@ -74,7 +74,7 @@ def test_the_paper_index_names_every_recipe() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["delta", "fade", "dfpo", "ibpo-mask", "ntf-whitened", "dapo-dynamic"])
+@pytest.mark.parametrize("name", ["delta", "fade", "dfpo", "ibpo-mask", "ntf-whitened", "dapo-dynamic", "right-once"])
 def test_a_recipe_in_full(name: str, tmp_path: Path) -> None:
     done = tokencredit("recipes", name, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -91,6 +91,8 @@ def test_a_recipe_in_full(name: str, tmp_path: Path) -> None:
             assert field == "type" or field in said
     for words in (*entry.origins.values(), *entry.caveats):
         assert words in said
+    assert ("each prompt is asked once" in said) == entry.asks_once
+    assert ("optimizer: steps_per_batch 8," in said) == (name == "right-once")
 
 
 def test_origins_are_the_recipe_s_where_it_departs(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
         yield Padding(_numbers(name_of_term, term, entry), (0, 0, 1, 2))
     if entry.recipe.filter_groups:
         yield f"filter_groups: groups whose scores are all alike are replaced, {entry.recipe.filter_retries} extra rounds at most\n"
+    if entry.asks_once:
+        yield "sampling: each prompt is asked once, as many prompts as there would have been responses; --sampling.group-size says otherwise"
+    for field, value in entry.optimizer.items():
+        yield f"optimizer: {field} {_shown(value)}, unless you say otherwise"
+    if entry.asks_once or entry.optimizer:
+        yield ""
     if caveats:
         yield Text("Know before use", style="bold")
         table = Table.grid(padding=(0, 1))
