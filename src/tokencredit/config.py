@@ -21,6 +21,7 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 SIBLINGS = 8
+"""Responses that make a group to look at, where training asks each prompt once."""
 
 HEEDED_BY_PACKED = {"compile": ("auto", "off"), "features": ("auto",)}
 """Fields that only packed passes heed, and the values of them that padded passes take."""
@@ -44,7 +45,7 @@ class Sampling(Frozen):
 
     @property
     def siblings(self) -> int:
-        """Responses to a prompt where a contrast is to be seen: a group, or SIBLINGS where each prompt is asked once."""
+        """Responses to a prompt where a contrast is to be seen."""
         return self.group_size if self.group_size > 1 else SIBLINGS
 
     @model_validator(mode="after")

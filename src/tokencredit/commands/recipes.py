@@ -90,7 +90,7 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
     if entry.recipe.filter_groups:
         yield f"filter_groups: groups whose scores are all alike are replaced, {entry.recipe.filter_retries} extra rounds at most\n"
     if entry.asks_once:
-        yield "sampling: each prompt is asked once, as many prompts as there would have been responses; --sampling.group-size says otherwise"
+        yield "sampling: each prompt is asked once, as many prompts as there would have been responses, unless you name a group size"
     for field, value in entry.optimizer.items():
         yield f"optimizer: {field} {_shown(value)}, unless you say otherwise"
     if entry.asks_once or entry.optimizer:
