@@ -39,9 +39,9 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return EXIT_OK
     if arguments[0] in ("-V", "--version"):
-        from importlib.metadata import version
+        from tokencredit.own_version import own_version
 
-        print(version("tokencredit"))
+        print(own_version())
         return EXIT_OK
     name, *rest = arguments
     if name not in COMMANDS:

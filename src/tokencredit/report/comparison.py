@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.errors import ConfigError
+from tokencredit.own_version import own_version
 from tokencredit.report import effects
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
@@ -83,7 +83,7 @@ def render(told: Mapping[str, Any]) -> str:
         curves={base: _figures(summary["curves"].get(base, []), summary["reference"]) for base in bases},
         without_charts="" if can_draw() else WITHOUT,
         places=[(title, _compared(summary, base), forests(summary, base)) for title, base in places],
-        version=version("tokencredit"),
+        version=own_version(),
     )
 
 

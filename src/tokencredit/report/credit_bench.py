@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit.own_version import own_version
 from tokencredit.report.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
 from tokencredit.report.page import content_policy
 from tokencredit.report.visible import visible_in
@@ -144,7 +144,7 @@ def render_credit_page(result: Record) -> str:
         kinds=KINDS,
         sides=SIDES,
         agreement_columns=AGREEMENT,
-        version=version("tokencredit"),
+        version=own_version(),
     )
     return page + ("" if page.endswith("\n") else "\n")
 

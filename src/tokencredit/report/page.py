@@ -5,7 +5,6 @@ import os
 from base64 import b64encode
 from collections.abc import Sequence
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.errors import ConfigError
+from tokencredit.own_version import own_version
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.compare import differences
@@ -105,7 +105,7 @@ def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
         without_charts="" if can_draw() else WITHOUT,
         interval=EXPLAINED,
         differences=differences(runs) if len(runs) > 1 else [],
-        version=version("tokencredit"),
+        version=own_version(),
     )
     return page + ("" if page.endswith("\n") else "\n")
 
