@@ -7,11 +7,16 @@ import pytest
 import torch
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
+from tokencredit.commands.bench_credit import parse_credit
 from tokencredit.commands.flags import parse_train
 from tokencredit.compose import resolve, to_toml
 from tokencredit.config import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
+from tokencredit.engine.local.measure import measure
+from tokencredit.engine.local.policy import load_policy
+from tokencredit.engine.local.step import make_lens
 from tokencredit.recipes import RECIPES
+from tokencredit.tasks import Steps
 
 ONCE = [name for name, entry in RECIPES.items() if entry.asks_once]
 
@@ -74,6 +79,28 @@ def test_a_written_configuration_is_read_as_it_was(name: str, tmp_path: Path) ->
 def test_a_group_to_look_at_has_several_responses() -> None:
     assert resolve([]).sampling.siblings == 8
     assert resolve([{"sampling": {"group_size": 3}}]).sampling.siblings == 3
+
+
+def test_the_microscope_looks_at_as_many_responses_as_it_would_with_groups() -> None:
+    looks = {"diagnose": {"groups": 4}}
+    assert make_lens(resolve([looks]), seed=0).groups == 32
+    assert make_lens(resolve([looks, {"sampling": {"group_size": 4}}]), seed=0).groups == 4
+
+
+def test_whether_a_task_suits_is_judged_by_groups() -> None:
+    """A group of one is never mixed, and every task would be too hard or too easy."""
+    config, task = resolve([{"device": "cpu"}]), Steps()
+    policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
+    found = measure(policy, task, task.problems(12, split="held-out", seed=0), config, samples=4)
+    assert found.group_size == 4
+    assert found.mixed.value > 0.3
+
+
+def test_credit_is_measured_in_groups_also_for_a_run_without_them(tmp_path: Path) -> None:
+    (tmp_path / "once.toml").write_text(to_toml(resolve([])))
+    for arguments in (["steps-shift"], ["steps-shift", str(tmp_path / "once.toml")]):
+        _, _, [config] = parse_credit(arguments)
+        assert config.sampling.group_size == 8
 
 
 @pytest.mark.parametrize(
