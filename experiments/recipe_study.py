@@ -16,6 +16,7 @@ from tokencredit.recipes import RECIPES
 ELSEWHERE = ("ibpo", "ibpo-mask", "vineppo")
 ONE = "sampling.prompts=256+sampling.group_size=1"
 OTHER_BATCHES = (
+    f"right-once:{ONE}",
     f"c-rf:{ONE}",
     f"c-rf:credit.type=ntf-keep+{ONE}",
     f"c-rf:credit.type=one-sided+{ONE}",
