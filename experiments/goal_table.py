@@ -50,7 +50,7 @@ def short(recipe: str) -> str:
     """Without the rate, which has a column of its own."""
     name, _, settings = recipe.partition(":")
     kept = [one for one in settings.split("+") if one and not one.startswith("optimizer.learning_rate")]
-    return name + (f": {', '.join(kept)}" if kept else "")
+    return (name + (f": {', '.join(kept)}" if kept else "")).replace("sampling.prompts=256, sampling.group_size=1", "256 x 1")
 
 
 def rows(path: Path) -> list[tuple[str, ...]]:
