@@ -3,8 +3,9 @@
 python experiments/study_tables.py tuned experiments/2026-11-17-recipe-study/comparison.json
 python experiments/study_tables.py finals experiments/2026-11-17-recipe-study/{comparison,fresh-shift,fresh-sharpen}.json
 
-Curve areas in percent. In `finals` a cell is the paired difference to the reference with its 95 % interval, bold beyond the limit that
-allows for the number of recipes; the last three columns are means of the bases.
+Curve areas in percent; "at the best rates" is over the rollouts that all of them cover, as the finalists were chosen. In `finals` a cell
+is the paired difference to the reference with its 95 % interval, bold beyond the limit that allows for the number of recipes; the last
+three columns are means of the bases.
 """
 
 import json
@@ -31,22 +32,17 @@ def tuned(study: dict[str, Any]) -> str:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for one in study["tuning"]:
         found.setdefault(one["recipe"], {})[one["base"]] = one
-    goes_on = {one["recipe"] for one in study["standings"] if one["goes_on"]}
-
-    def best(recipe: str, base: str) -> float:
-        return max((rate["area"] or 0.0) for rate in found[recipe][base]["areas"])
+    standings = {one["recipe"]: one for one in study["standings"]}
 
     def cells(recipe: str, base: str) -> list[str]:
         areas = {rate["rate"]: rate["area"] for rate in found[recipe][base]["areas"]}
         return ["–" if areas[rate] is None else f"{100 * areas[rate]:.1f}" for rate in rates]
 
-    order = sorted(found, key=lambda recipe: -mean(best(recipe, base) for base in bases))
-    head = ["recipe", *(f"{base}, {rate:g}" for base in bases for rate in rates), "mean of the best", "goes on"]
+    head = ["recipe", *(f"{base}, {rate:g}" for base in bases for rate in rates), "at the best rates", "goes on"]
     rows = []
-    for recipe in order:
+    for recipe, standing in standings.items():
         numbers = [cell for base in bases for cell in cells(recipe, base)]
-        level = mean(best(recipe, base) for base in bases)
-        rows.append([short(recipe), *numbers, f"{100 * level:.1f}", "yes" if recipe in goes_on else ""])
+        rows.append([short(recipe), *numbers, f"{100 * standing['area']:.1f}", "yes" if standing["goes_on"] else ""])
     return markdown(head, rows)
 
 
