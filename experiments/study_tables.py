@@ -10,6 +10,7 @@ three columns are means of the bases.
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
@@ -47,7 +48,9 @@ def tuned(study: dict[str, Any]) -> str:
 
 
 def finals(studies: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    columns = [(f"{base} ({name})", base, study) for name, study in studies for base in study["summary"]["horizons"]]
+    places = [(name, base, study) for name, study in studies for base in study["summary"]["horizons"]]
+    seen = Counter(base for _, base, _ in places)
+    columns = [(base if seen[base] == 1 else f"{base} ({name})", base, study) for name, base, study in places]
     own: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {}
     for title, base, study in columns:
         apart = {one["recipe"]: one for one in study["summary"]["comparisons"]}

@@ -54,6 +54,9 @@ def train(config_file: Path, folder: Path) -> int:
                 metrics.write(json.dumps(row | {"held_out/sampled": accuracy(recipe, rate, seed, step / steps)}) + "\n")
             if step == 1 and trouble == "hang":
                 time.sleep(600)
+            if step == 1 and trouble == "break later":
+                print("stopped: out of memory")
+                return 3
         shared = {"greedy": 0.9, "pass_at_k": 0.95, "k": 8, "problems": 64}
         before, after = ({"sampled": accuracy(recipe, rate, seed, share), **shared} for share in (0, 1))
         result = {"recipe": recipe, "seed": seed, "steps": steps, "before": before, "after": after, "rollouts_used": 100 * steps}

@@ -214,6 +214,16 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path, compare: 
     assert (told(tmp_path)["failed"], len(told(tmp_path)["runs"])) == ([], 4)
 
 
+def test_weights_of_a_run_that_failed_are_not_left_behind(tmp_path: Path, compare: Any) -> None:
+    (tmp_path / TROUBLE).write_text(json.dumps({"delta 0": "break later"}))
+    failed = run_of(tmp_path, "delta", 0)
+    assert "FAILED with code 3: stopped: out of memory" in compare(*SMALL, expect=1)
+    assert (failed / "metrics.jsonl").exists()
+    assert not (failed / "checkpoints").exists()
+    compare(*SMALL, "--keep-models", expect=1)
+    assert (failed / "checkpoints").exists()
+
+
 def test_rates_are_tuned_on_seeds_of_their_own_and_the_best_is_reported(tmp_path: Path, compare: Any) -> None:
     (tmp_path / TROUBLE).write_text(json.dumps({"grpo 10000": "break"}))
     said = compare(*SMALL, "--recipes", "dapo,delta,grpo", "--rates", "1e-4,3e-4,8e-4", "--tune-seeds", "2", expect=1)

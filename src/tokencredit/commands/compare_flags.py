@@ -57,7 +57,7 @@ class CompareOptions:
     stale: Literal["refuse", "retrain", "keep"] = "refuse"
     """Finished runs of other code, or (never kept) of other settings: stop, train them again, or use them."""
     keep_models: bool = False
-    """Keep the checkpoints of finished runs."""
+    """Keep checkpoints, also of runs that failed; default: only numbers stay."""
     dry_run: bool = False
     """Print the runs and stop."""
 

@@ -141,11 +141,12 @@ def _start(run: PlannedRun, out: Path, command: Callable[[PlannedRun, Path], lis
 
 def _conclude(one: Started, out: Path, *, keep_models: bool) -> Failure | None:
     folder, code = out / one.run.path, one.process.returncode
+    if not keep_models:
+        # Also of one that failed: it would begin anew, and weights of several failures fill a disk for those that go on.
+        for name in ("checkpoints", "model"):
+            if (folder / name).is_dir():
+                remove_folder(folder / name)
     if code == 0 and (folder / "result.json").is_file():
-        if not keep_models:
-            for name in ("checkpoints", "model"):
-                if (folder / name).is_dir():
-                    remove_folder(folder / name)
         return None
     said = beside_run(one.run, out, ".txt").read_bytes()[-LAST_WORDS:].decode("utf-8", "replace").strip()
     failure = Failure(one.run, code, said or "it printed nothing")
