@@ -243,6 +243,8 @@ class TrainConfig(Recipe):
     """CPU threads; 0 picks 1 for models under 5 M parameters (more threads spin and slow those down), else all cores."""
     save_every: CountOrZero = 20
     """Training steps between checkpoints; 0 saves only the best and the last."""
+    save_best: bool = True
+    """A checkpoint wherever held-out accuracy is the best so far; without, `--model RUN` takes the last. A large model's takes its time."""
     keep_last: Annotated[int, Field(ge=2)] = 2
     """Newest checkpoints that are kept: if the last one is damaged, a run goes on from the one before."""
     keep_every: CountOrZero = 0

@@ -7,7 +7,7 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
 MAY_CHANGE = frozenset(
-    {"steps", "save_every", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
+    {"steps", "save_every", "save_best", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
     | {"passes", "compile", "features", "features_gib", "vllm_memory"}
 )
 MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")

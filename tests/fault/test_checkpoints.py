@@ -156,6 +156,20 @@ def test_the_best_of_a_run_is_the_one_with_the_highest_accuracy(tmp_path: Path) 
     assert model_folder(str(tmp_path / "run")).name == Place(best).name
 
 
+def test_without_save_best_only_the_last_is_written_and_no_number_changes(tmp_path: Path) -> None:
+    """A rate that ruins the policy: the best is not the last."""
+    ruinous = {"save_every": 0, "optimizer": {"learning_rate": 0.05}, "evaluation": {"every": 1}}
+    for name, saves in (("with", True), ("without", False)):
+        run(small_config(steps=4, save_best=saves, **ruinous), tmp_path / name)
+    rows, alike = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("with", "without"))
+    assert rows == alike
+    best = json.loads((tmp_path / "without" / "result.json").read_text())["best_step"]
+    assert best < 4
+    assert model_folder(str(tmp_path / "with")).name == Place(best).name
+    assert [place for place, _ in checkpoints_in(tmp_path / "without" / "checkpoints")] == [Place(4)]
+    assert model_folder(str(tmp_path / "without")).name == Place(4).name
+
+
 def test_nothing_is_unpickled_on_the_way_back(whole: Path, cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object, **named: object) -> None:
         raise AssertionError("something was unpickled")

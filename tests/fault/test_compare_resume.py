@@ -214,6 +214,14 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path, compare: 
     assert (told(tmp_path)["failed"], len(told(tmp_path)["runs"])) == ([], 4)
 
 
+def test_what_is_saved_on_the_way_may_change_and_nothing_is_trained_again(tmp_path: Path, compare: Any) -> None:
+    compare(*SMALL)
+    assert told(tmp_path)["settings"]["common"]["save_best"] is False
+    compare(*SMALL, "--keep-models", "--save-every", "1")
+    assert told(tmp_path)["settings"]["common"]["save_best"] is True
+    assert sorted(trained(tmp_path)) == ALL
+
+
 def test_weights_of_a_run_that_failed_are_not_left_behind(tmp_path: Path, compare: Any) -> None:
     (tmp_path / TROUBLE).write_text(json.dumps({"delta 0": "break later"}))
     failed = run_of(tmp_path, "delta", 0)

@@ -211,6 +211,13 @@ def test_the_best_step_is_remembered_over_a_resume(tmp_path: Path) -> None:
     assert (model_folder(str(tmp_path / "run")) / "model.safetensors").read_bytes() == best
 
 
+def test_without_save_best_the_last_policy_is_the_model(tmp_path: Path) -> None:
+    ruinous = {"optimizer": {"learning_rate": 0.05}, "evaluation": {"every": 1}}
+    run(tmp_path / "run", save_best=False, **ruinous)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["best_step"] < 4
+    assert model_folder(str(tmp_path / "run")).name == "step-000004"
+
+
 def test_evaluating_never_changes_training(by_trl: Path, tmp_path: Path) -> None:
     run(tmp_path / "run", evaluation={"every": 0}, save_every=0)
     assert [trained_on(row) for row in rows(tmp_path / "run")] == [trained_on(row) for row in rows(by_trl)]

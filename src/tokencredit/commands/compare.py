@@ -79,7 +79,7 @@ class Comparison:
         self.options = options
         self.threshold = THRESHOLD if options.threshold is None else options.threshold
         wanted = read_recipes(options.recipes or "")
-        configure = _configurator(files, rest)
+        configure = _configurator(files, rest, save_best=options.keep_models)
         arms = [make_arm(one, configure) for one in wanted]
         reference = choose_reference(options.reference, arms)
         self.remarks: list[str] = []
@@ -219,9 +219,10 @@ class Comparison:
         )
 
 
-def _configurator(files: Sequence[str], rest: Sequence[str]) -> Callable[[str], TrainConfig]:
+def _configurator(files: Sequence[str], rest: Sequence[str], *, save_best: bool) -> Callable[[str], TrainConfig]:
     """Recipe -> configuration under the files and flags that hold for all."""
-    kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", UNDERNEATH)
+    underneath = {**UNDERNEATH, "save_best": save_best}
+    kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", underneath)
 
     @cache
     def configure(recipe: str) -> TrainConfig:

@@ -12,6 +12,8 @@ from tokencredit.record import RunFolder
 from tokencredit.resuming import changes
 
 Row = dict[str, Any]
+SAVING = ("save_every", "save_best", "keep_last", "keep_every")
+"""Settings of what is written while a run trains; no number depends on them."""
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")
 
 
@@ -30,9 +32,10 @@ def look(folder: Path, planned: PlannedRun, code: Code) -> Found:
     except _UnreadableError:
         return Found("half")
     try:
-        differing = changes(validated(read_toml(folder / "config.toml")), planned.config)
+        found = changes(validated(read_toml(folder / "config.toml")), planned.config)
     except ConfigError as problem:
         return Found("other-settings", why=str(problem))
+    differing = {name: values for name, values in found.items() if name not in SAVING}
     if differing:
         told = [f"{name} is {now!r} but was {before!r}" for name, (before, now) in differing.items()]
         return Found("other-settings", why="; ".join(told[:4]) + ("; …" if len(told) > 4 else ""))

@@ -287,7 +287,8 @@ class Trainer:
         speechless = bool(guard.silent_steps) and watchdog.silent >= guard.silent_steps
         # After a refused update nothing new is worth a checkpoint, and those of refused steps would push the good ones out.
         regular = not watchdog.refused and (
-            done.step == done.best_step or any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
+            (config.save_best and done.step == done.best_step)
+            or any(every and done.step % every == 0 for every in (config.save_every, config.keep_every))
         )
         stopping = self.stop.asked
         self.generators = generator_states()

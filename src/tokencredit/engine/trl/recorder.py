@@ -104,7 +104,7 @@ class Recorder(TrainerCallback):
             row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
             if accuracy.sampled > best_accuracy:
                 best_step, best_accuracy = step, accuracy.sampled
-                if self.writes:
+                if self.writes and config.save_best:
                     save_best(self.trainer.policy, self.folder, step)
         now = time.perf_counter()
         watch.seconds["update"] = now - self.began - watch.total

@@ -107,7 +107,7 @@ def train(
         after = measure(final=True)
     result = _result(config, recorder.progress, after, recorder.watch.seconds)
     if first:
-        if recorder.progress.best_step == 0:
+        if recorder.progress.best_step == 0 or not config.save_best:
             save_best(policy, folder, config.steps)
         folder.write_json("result.json", result)
     return Outcome(policy, task, trainer.stage_state, result, interrupted=False)
