@@ -18,6 +18,8 @@ from tokencredit.engine.local.resume import find_resume_point
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
+from tokencredit.report.folder import Run
+from tokencredit.report.headline import headline
 from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
 from tokencredit.storage.manifest import damage
@@ -168,6 +170,7 @@ def test_without_save_best_only_the_last_is_written_and_no_number_changes(tmp_pa
     assert model_folder(str(tmp_path / "with")).name == Place(best).name
     assert [place for place, _ in checkpoints_in(tmp_path / "without" / "checkpoints")] == [Place(4)]
     assert model_folder(str(tmp_path / "without")).name == Place(4).name
+    assert [headline(Run(tmp_path / name)).best_step for name in ("with", "without")] == [str(best), ""]
 
 
 def test_nothing_is_unpickled_on_the_way_back(whole: Path, cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def headline(run: Run) -> Headline:
         subject=brief(str(run.diagnosis.get("subject", ""))),
         greedy=_before_and_after(run, "greedy"),
         sampled=_before_and_after(run, "sampled"),
-        best_step=_whole(run.result.get("best_step"), otherwise=""),
+        best_step=_whole(run.result.get("best_step"), otherwise="") if setting(config, "save_best", True) else "",
         rollouts=number(rollouts),
         seconds=_seconds(run),
     )
