@@ -6,6 +6,7 @@ python experiments/goal_table.py experiments/2026-11-17-right-once/*-bases-*.jso
 import json
 import math
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,12 @@ def rows(path: Path) -> list[tuple[str, ...]]:
     return found
 
 
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
 def main() -> None:
-    table = [HEAD, tuple("---" for _ in HEAD), *(row for name in sys.argv[1:] for row in rows(Path(name)))]
-    print("\n".join(f"| {' | '.join(row)} |" for row in table))
+    print(markdown(HEAD, [row for name in sys.argv[1:] for row in rows(Path(name))]))
 
 
 if __name__ == "__main__":
