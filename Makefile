@@ -2,16 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean
+.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
 
-.venv/base: pyproject.toml
+# Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
+PIP := -m pip --disable-pip-version-check install --quiet
+WITH_dev := ".[dev]"
+WITH_trl := ".[trl,peft]" "pytest>=8"
+WITH_verl := ".[verl]" "pytest>=8"
+
+.venv/base: pyproject.toml constraints/dev.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python $(PIP) -c constraints/dev.txt -e .
 	touch $@
 
-.venv/dev: pyproject.toml
+.venv/dev: pyproject.toml constraints/dev.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python $(PIP) -c constraints/dev.txt -e $(WITH_dev)
 	touch .venv/base $@
 
 demo: .venv/base
@@ -56,14 +62,9 @@ else
 endif
 
 # TRL and verl live in environments of their own: they cannot share one, and neither is ever a base dependency.
-.venv-trl/ready: pyproject.toml
-	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[trl,peft]" "pytest>=8"
-	touch $@
-
-.venv-verl/ready: pyproject.toml
-	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/python -m pip install --quiet --disable-pip-version-check -e ".[verl]" "pytest>=8"
+.venv-%/ready: pyproject.toml constraints/%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python $(PIP) -c constraints/$*.txt -e $(WITH_$*)
 	touch $@
 
 # Our mathematics against the engines' own code, and our adapters inside the engines, on a CPU and without a download.
@@ -93,6 +94,14 @@ soak: .venv/dev
 
 bench: .venv/base .venv-trl/ready
 	$(BIN)/tokencredit bench speed --trl-python .venv-trl/bin/python
+
+# torch brings the triton that its own build needs, and a build's mark (+cpu) is not the same everywhere.
+renew-constraints: $(addprefix renew-,dev trl verl)
+renew-%:
+	$(PYTHON) -m venv --clear .venv-renewed
+	.venv-renewed/bin/python $(PIP) -e $(WITH_$*)
+	.venv-renewed/bin/python -m pip list --format freeze --exclude-editable | grep -vE '^(pip|setuptools|triton)==' | sed 's/+.*//' > constraints/$*.txt
+	rm -r .venv-renewed
 
 clean:
 	rm -rf .venv .venv-trl .venv-verl

@@ -82,18 +82,20 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))
     entry = RECIPES[name]
-    config = validated(overlay(overlay(below, {"optimizer": dict(entry.optimizer)}), asked))
-    return _each_prompt_once(config, asked) if entry.asks_once else config
+    fields = overlay(overlay(below, {"optimizer": dict(entry.optimizer)}), asked)
+    return validated(_each_prompt_once(fields, asked) if entry.asks_once else fields)
 
 
-def _each_prompt_once(config: TrainConfig, asked: Mapping[str, Any]) -> TrainConfig:
+def _each_prompt_once(fields: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """As many prompts as there were responses. Who names a group size lays the batch out himself; TRL samples groups only."""
     told = asked.get("sampling", {})
+    # Into how many steps a batch can be dealt is told by how it will be laid out, not by the groups it would have had.
+    config = validated(overlay(fields, {"optimizer": {"steps_per_batch": 1}}))
     if "group_size" in told or config.engine == "trl" or config.needs_siblings() is not None:
-        return config
+        return dict(fields)
     sampling = config.sampling
     prompts = sampling.prompts if "prompts" in told else sampling.prompts * sampling.group_size
-    return validated(overlay(config.model_dump(), {"sampling": {"prompts": prompts, "group_size": 1}}))
+    return overlay(fields, {"sampling": {"prompts": prompts, "group_size": 1}})
 
 
 def validated(fields: Mapping[str, Any]) -> TrainConfig:

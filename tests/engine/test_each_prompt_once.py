@@ -15,6 +15,7 @@ from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.local.measure import measure
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.step import make_lens
+from tokencredit.errors import ConfigError
 from tokencredit.recipes import RECIPES
 from tokencredit.tasks import Steps
 
@@ -42,6 +43,7 @@ def test_which_recipes_ask_once() -> None:
         ([{"sampling": {"group_size": 4}}], (32, 4, 8)),
         ([{"sampling": {"prompts": 16}}, {"sampling": {"group_size": 2}}], (16, 2, 8)),
         ([{"optimizer": {"steps_per_batch": 2}}], (256, 1, 2)),
+        ([{"optimizer": {"steps_per_batch": 64}, "batching": {"type": "query-preserved"}}], (256, 1, 64)),
         ([{"advantage": {"type": "grpo"}}], (32, 8, 8)),
         ([{"recipe": "ntf", "credit": {"type": "ktae"}}], (32, 8, 4)),
         ([{"recipe": "c-rf", "filter_groups": True}], (32, 8, 4)),
@@ -67,6 +69,21 @@ def test_layers_lay_a_batch_out(layers: list[dict[str, Any]], expected: tuple[in
 )
 def test_flags_do_too(flags: str, expected: tuple[int, int, int]) -> None:
     assert layout(parse_train(flags.split()).config) == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"optimizer": {"steps_per_batch": 257}}, "a batch holds only 256 responses to deal"),
+        ({"optimizer": {"steps_per_batch": "8"}}, "optimizer.steps_per_batch"),
+        ({"optimizer": 8}, "optimizer"),
+        ({"batching": {"type": "stratified"}}, "sampling.group_size is 1"),
+        ({"sampling": {"group_size": 2}, "optimizer": {"steps_per_batch": 65}}, "only 64 responses"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused(layer: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        resolve([layer])
 
 
 @pytest.mark.parametrize("name", ONCE)
