@@ -212,7 +212,7 @@ def test_json_lines_and_parquet_give_the_same_page(tmp_path: Path) -> None:
 
 def test_headline_numbers_are_the_runs(page: str) -> None:
     text = re.sub(r"<[^>]+>|\s+", " ", page.split('id="curves"')[0])
-    for words in ("25.0 %", "95.0 %", "512 problems", "1 280", "29 s", "20 training steps"):
+    for words in ("25.0 %", "95.0 %", "512 problems", "1,280", "29 s", "20 training steps"):
         assert words in text, words
     low, high = wilson(0.95, 512)
     assert f"{100 * low:.1f}–{100 * high:.1f} %" in text

@@ -13,7 +13,7 @@ def percent(share: float) -> str:
 
 
 def grouped(count: float) -> str:
-    return f"{count:,.0f}".replace(",", "\u202f")
+    return f"{count:,.0f}"
 
 
 def duration(seconds: float) -> str:
