@@ -27,7 +27,7 @@ from tokencredit.engine.local.recompute import recomputable_layers, recomputing
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
-from tokencredit.probe.forward import gather_evidence, pays_to_share
+from tokencredit.probe.forward import gather_evidence, is_computed_again, pays_to_share
 from tokencredit.types import Rollouts
 
 
@@ -128,9 +128,9 @@ def test_other_passes_are_as_they_were() -> None:
     own = [layer.forward for layer in layers]
     with recomputing(policy.model):
         assert all(layer.forward != forward for layer, forward in zip(layers, own, strict=True))
-        assert policy.model.is_gradient_checkpointing
+        assert is_computed_again(policy.model)
     assert [layer.forward for layer in layers] == own
-    assert not policy.model.is_gradient_checkpointing
+    assert not is_computed_again(policy.model)
     with pytest.raises(ZeroDivisionError), recomputing(policy.model):
         _ = 1 / 0
     assert not any("forward" in vars(layer) for layer in layers)

@@ -96,7 +96,7 @@ def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], to
 
     A prompt that many responses share is read once where that saves much; the numbers differ by rounding alone.
     """
-    if pays_to_share(prompts, tokens.shape[1]) and not _is_computed_again(model) and _copies_its_cache(model):
+    if pays_to_share(prompts, tokens.shape[1]) and not is_computed_again(model) and _copies_its_cache(model):
         return _sharing_prompts(model, prompts, tokens)
     prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
     width = tokens.shape[1]
@@ -118,7 +118,7 @@ def pays_to_share(prompts: Sequence[Sequence[int]], width: int) -> bool:
     return different * longest + len(prompts) * width <= SHARING_PAYS * len(prompts) * (longest + width)
 
 
-def _is_computed_again(model: PreTrainedModel) -> bool:
+def is_computed_again(model: PreTrainedModel) -> bool:
     """The mark by which transformers' own property tells; its name changed in 5.23."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
