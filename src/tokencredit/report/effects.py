@@ -21,8 +21,9 @@ def mean_and_spread(found: dict[str, float | None], *, percent: bool = False, di
 
 
 def to_threshold(found: dict[str, Any], runs: int) -> str:
+    """The median over runs, of which half or fewer may have got there."""
     if found["median"] is None:
-        return f"never in most ({found['reached']}/{runs})"
+        return f"{'no median' if found['reached'] else 'never'} ({found['reached']}/{runs})"
     return f"{found['median']:,.0f}" + ("" if found["reached"] == runs else f" ({found['reached']}/{runs})")
 
 
