@@ -18,7 +18,7 @@ def make_row(recipe: str, seed: int, *, base: str = "steps-shift", tuning: bool 
     shared, own = Random(f"{base}/{seed}"), Random(f"{base}/{seed}/{recipe}")
     luck, speed = shared.gauss(0, 0.02), SPEEDS.get(recipe, 1.0) * (1 + own.gauss(0, 0.02))
     curve = [[place * STEP, accuracy(speed, place * STEP) + luck] for place in range(EVALUATIONS + 1)]
-    after = {"sampled": curve[-1][1], "greedy": 0.99, "pass_at_k": 0.97, "k": 8, "problems": 512}
+    after = {"sampled": curve[-1][1], "greedy": 0.99, "pass_at_k": 0.97, "k": 8, "length": 20.0, "problems": 512}
     row = {
         "recipe": recipe, "base": base, "rate": 3e-4, "seed": seed, "tuning": tuning, "folder": f"runs/{base}/{recipe}/{seed}",
         "commit": "c0ffee", "uncommitted": None, "versions": {"python": "3.11"}, "held_out_sha256": "held",

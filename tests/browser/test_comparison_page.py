@@ -24,6 +24,11 @@ def test_tables_forests_and_curves_are_there(open_page: OpenPage, page_file: Pat
     assert page.locator("#result table").count() == 2
     assert page.locator("#result tbody tr").count() == 8
     expect(page.locator("#result .control").first).to_have_text("A/A control")
+    table = page.locator("#result table").first
+    cells = dict(
+        zip(table.locator("thead th").all_inner_texts(), table.locator("tbody tr").first.locator("th, td").all_inner_texts(), strict=True)
+    )
+    assert (cells["greedy"], cells["pass@8"], cells["tokens"], cells["rollouts"]) == ("99.0 ± 0.0", "97.0 ± 0.0", "20.0 ± 0.0", "8,000")
     forests = page.locator(".forest")
     assert forests.count() == 3 * 6
     assert forests.first.locator("tr").count() == 3

@@ -81,3 +81,19 @@ def test_a_control_that_differs_is_an_alarm() -> None:
     again = concluded(told)
     assert about("The A/A control random-lambda itself differs", again["notes"])
     assert math.isfinite(overall(again, "random-lambda")["area"]["t"])
+
+
+@pytest.mark.parametrize(("length", "noted"), [(5.0, True), (9.9, True), (10.0, False), (20.0, False), (40.0, False), (41.0, True)])
+def test_another_length_of_responses_is_told(length: float, noted: bool) -> None:
+    """Reported runs alone: what a rate did in tuning is over."""
+    told = make_comparison(seeds=2)
+    for row in told["runs"]:
+        if row["recipe"] == "delta":
+            row["after"] = row["after"] | {"length": length + (1 if row["seed"] else -1)}
+    tuned = [{**row, "tuning": True, "after": row["after"] | {"length": 999.0}} for row in told["runs"]]
+    again = concluded(told | {"runs": [*told["runs"], *tuned]})
+    lengths = {one["recipe"]: one["length"]["after"]["mean"] for one in again["summary"]["recipes"]}
+    assert lengths == {"dapo": 20.0, "delta": length, "ntf": 20.0, "random-lambda": 20.0}
+    found = about("tokens a response", again["notes"])
+    assert len(found) == noted
+    assert all(note.startswith(f"delta on steps-shift went from 20 to {length:,.0f} tokens") for note in found)

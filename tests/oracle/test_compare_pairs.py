@@ -57,7 +57,7 @@ def test_curves_of_unlike_length_are_compared_where_all_reach() -> None:
 
 
 def run(curve: list[tuple[float, float]], seed: int = 0, recipe: str = "dapo") -> dict[str, object]:
-    after = {"sampled": curve[-1][1], "greedy": 1.0, "pass_at_k": 1.0, "k": 8}
+    after = {"sampled": curve[-1][1], "greedy": 1.0, "pass_at_k": 1.0, "k": 8, "length": 20.0}
     return make_row(recipe, seed, curve=curve, rollouts=curve[-1][0], after=after)
 
 

@@ -10,6 +10,8 @@ from tokencredit.compare.rows import Row
 from tokencredit.compare.sharing import sharing_notes
 
 SAME_BUDGET = 0.01
+OTHER_LENGTH = 2.0
+"""Responses more than this many times as long or as short as before are another way to answer."""
 
 
 def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
@@ -17,7 +19,7 @@ def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) ->
     reported = [row for row in rows if not row["tuning"]]
     shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
     found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
-    found += [*_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
+    found += [*_lengths(summary), *_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
     return found
 
 
@@ -43,6 +45,16 @@ def _budgets(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
                 f"On {base} recipes used different numbers of rollouts; the curve area is over the first {horizon:,.0f}, which all "
                 "cover, but final accuracy, greedy and pass@k are those at each one's own end."
             )
+    return found
+
+
+def _lengths(summary: dict[str, Any]) -> list[str]:
+    found = []
+    for one in summary["recipes"]:
+        before, after = one["length"]["before"]["mean"], one["length"]["after"]["mean"]
+        if max(before, after) > OTHER_LENGTH * min(before, after):
+            words = f"went from {before:,.0f} to {after:,.0f} tokens a response"
+            found.append(f"{one['recipe']} on {one['base']} {words}: look at what it came to say.")
     return found
 
 

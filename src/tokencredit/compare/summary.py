@@ -54,6 +54,7 @@ def _by_itself(rows: Sequence[Row], recipe: str, base: str, horizon: float, thre
     told["before"] = _spread([row["before"]["sampled"] for row in rows])
     for name in ("area", "final", "greedy", "pass_at_k", "entropy", "rollouts"):
         told[name] = _spread([values(name, row, horizon=horizon, threshold=threshold).low for row in rows])
+    told["length"] = {when: _spread([row[when]["length"] for row in rows]) for when in ("before", "after")}
     told["to_threshold"] = {"median": _number(middle), "reached": sum(math.isfinite(one) for one in reached)}
     told["seconds"] = _spread([row["seconds"] for row in rows])
     return told

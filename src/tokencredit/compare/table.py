@@ -58,6 +58,7 @@ def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
         "greedy",
         f"pass@{own[0]['k']}",
         "entropy",
+        "tokens",
         "rollouts",
         f"to {100 * threshold:g} %",
     )
@@ -68,6 +69,7 @@ def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
             str(one["runs"]),
             *(effects.mean_and_spread(one[name], percent=True) for name in ("area", "final", "greedy", "pass_at_k")),
             effects.mean_and_spread(one["entropy"], digits=3),
+            effects.mean_and_spread(one["length"]["after"]),
             effects.mean_and_spread(one["rollouts"], digits=0) if one["rollouts"]["sd"] else f"{one['rollouts']['mean']:,.0f}",
             effects.to_threshold(one["to_threshold"], one["runs"]),
         )
