@@ -10,17 +10,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-HEAD = (
-    "from",
-    "recipe (rate)",
-    "seeds",
-    "rollouts",
-    "final",
-    "difference",
-    "pass@8, difference",
-    "end entropy, difference",
-    "rollouts to its final",
-)
+
+def head(told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    tries = {own["k"] for one in told for own in one["summary"]["recipes"]}
+    best_of = f"pass@{tries.pop() if len(tries) == 1 else 'k'}, difference"
+    return (
+        "from",
+        "recipe (rate)",
+        "seeds",
+        "rollouts",
+        "final",
+        "difference",
+        best_of,
+        "end entropy, difference",
+        "rollouts to its final",
+    )
 
 
 def points(measure: dict[str, Any]) -> str:
@@ -54,13 +58,12 @@ def short(recipe: str) -> str:
     return (name + (f": {', '.join(kept)}" if kept else "")).replace("sampling.prompts=256, sampling.group_size=1", "256 x 1")
 
 
-def rows(path: Path) -> list[tuple[str, ...]]:
-    told = json.loads(path.read_text(encoding="utf-8"))
+def rows(source: str, told: dict[str, Any]) -> list[tuple[str, ...]]:
     found, reference = [], told["design"]["reference"]
     differences = {one["recipe"]: one["overall"] for one in told["summary"]["comparisons"]}
     for own in told["summary"]["recipes"]:
         name, apart = own["recipe"], differences.get(own["recipe"])
-        cells = [path.stem, f"{short(name)} ({own['rates'][0]:g})", str(own["runs"]), f"{own['rollouts']['mean']:,.0f}"]
+        cells = [source, f"{short(name)} ({own['rates'][0]:g})", str(own["runs"]), f"{own['rollouts']['mean']:,.0f}"]
         cells.append(f"{100 * own['final']['mean']:.1f} ± {100 * own['final']['sd']:.1f}")
         if name == reference or apart is None:
             cells += ["", f"{100 * own['pass_at_k']['mean']:.1f}", f"{own['entropy']['mean']:.3f}", "1"]
@@ -75,7 +78,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    print(markdown(HEAD, [row for name in sys.argv[1:] for row in rows(Path(name))]))
+    told = [(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in map(Path, sys.argv[1:])]
+    print(markdown(head([one for _, one in told]), [row for source, one in told for row in rows(source, one)]))
 
 
 if __name__ == "__main__":

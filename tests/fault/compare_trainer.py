@@ -57,7 +57,7 @@ def train(config_file: Path, folder: Path) -> int:
             if step == 1 and trouble == "break later":
                 print("stopped: out of memory")
                 return 3
-        shared = {"greedy": 0.9, "pass_at_k": 0.95, "k": 8, "problems": 64}
+        shared = {"greedy": 0.9, "pass_at_k": 0.95, "k": 8, "length": 20.0, "problems": 64}
         before, after = ({"sampled": accuracy(recipe, rate, seed, share), **shared} for share in (0, 1))
         result = {"recipe": recipe, "seed": seed, "steps": steps, "before": before, "after": after, "rollouts_used": 100 * steps}
         (folder / "result.json").write_text(json.dumps(result | {"best_step": steps, "seconds": {"sample": 1.0}}))
