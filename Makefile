@@ -98,10 +98,10 @@ bench: .venv/base .venv-trl/ready
 # torch brings the triton that its own build needs, and a build's mark (+cpu) is not the same everywhere.
 renew-constraints: $(addprefix renew-,dev trl verl)
 renew-%:
-	$(PYTHON) -m venv --clear .venv-renewed
-	.venv-renewed/bin/python $(PIP) -e $(WITH_$*)
-	.venv-renewed/bin/python -m pip list --format freeze --exclude-editable | grep -vE '^(pip|setuptools|triton)==' | sed 's/+.*//' > constraints/$*.txt
-	rm -r .venv-renewed
+	$(PYTHON) -m venv --clear .venv-renewed-$*
+	.venv-renewed-$*/bin/python $(PIP) -e $(WITH_$*)
+	.venv-renewed-$*/bin/python -m pip list --format freeze --exclude-editable | grep -vE '^(pip|setuptools|triton)==' | sed 's/+.*//' > constraints/$*.txt
+	rm -r .venv-renewed-$*
 
 clean:
 	rm -rf .venv .venv-trl .venv-verl

@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 
+def load(path: str) -> tuple[str, dict[str, Any]]:
+    """What a comparison is called, and what it says."""
+    return Path(path).stem, json.loads(Path(path).read_text(encoding="utf-8"))
+
+
 def head(told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     tries = {own["k"] for one in told for own in one["summary"]["recipes"]}
     best_of = f"pass@{tries.pop() if len(tries) == 1 else 'k'}, difference"
@@ -78,7 +83,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    told = [(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in map(Path, sys.argv[1:])]
+    told = [load(path) for path in sys.argv[1:]]
     print(markdown(head([one for _, one in told]), [row for source, one in told for row in rows(source, one)]))
 
 

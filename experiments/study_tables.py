@@ -8,19 +8,13 @@ is the paired difference to the reference with its 95 % interval, bold beyond th
 three columns are means of the bases.
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from goal_table import markdown, points, short
-
-
-def load(path: str) -> dict[str, Any]:
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+from goal_table import load, markdown, points, short
 
 
 def tuned(study: dict[str, Any]) -> str:
@@ -75,9 +69,9 @@ def told(area: dict[str, Any]) -> str:
 def main() -> None:
     match sys.argv[1:]:
         case ["tuned", path]:
-            print(tuned(load(path)))
+            print(tuned(load(path)[1]))
         case ["finals", *paths] if paths:
-            print(finals([(Path(path).stem, load(path)) for path in paths]))
+            print(finals([load(path) for path in paths]))
         case _:
             sys.exit(__doc__)
 

@@ -6,8 +6,11 @@ from typing import Any
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 
-MAY_CHANGE = frozenset(
-    {"steps", "save_every", "save_best", "keep_last", "keep_every", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
+SAVING = frozenset({"save_every", "save_best", "keep_last", "keep_every"})
+"""Settings of what is written while a run trains; no number depends on them."""
+MAY_CHANGE = (
+    SAVING
+    | {"steps", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
     | {"passes", "compile", "features", "features_gib", "vllm_memory"}
 )
 MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")

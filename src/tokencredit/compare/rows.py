@@ -9,11 +9,9 @@ from tokencredit.compare.plan import PlannedRun
 from tokencredit.compose import read_toml, validated
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
-from tokencredit.resuming import changes
+from tokencredit.resuming import SAVING, changes
 
 Row = dict[str, Any]
-SAVING = ("save_every", "save_best", "keep_last", "keep_every")
-"""Settings of what is written while a run trains; no number depends on them."""
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")
 
 
