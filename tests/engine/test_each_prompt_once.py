@@ -16,6 +16,7 @@ from tokencredit.engine.local.measure import measure
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.step import make_lens
 from tokencredit.errors import ConfigError
+from tokencredit.objective.aggregate import token_weight
 from tokencredit.recipes import RECIPES
 from tokencredit.tasks import Steps
 
@@ -139,3 +140,10 @@ def test_only_right_responses_receive_credit(score: list[float], expected: list[
     )
     credit = CREDITS[recipe.credit.type].assign(inputs, {}, **recipe.credit.model_dump(exclude={"type"})).credit
     assert credit.tolist() == [[value] * 3 for value in expected]
+
+
+def test_a_token_weighs_the_same_in_a_short_response_as_in_a_long_one() -> None:
+    """Otherwise a policy that hears of right responses alone learns to answer at once (docs/results.md, GSM8K)."""
+    mask = torch.tensor([[True, True, False, False, False, False], [True] * 6])
+    weight = token_weight(mask, mask.sum(dim=1).double(), aggregation=RECIPES["right-once"].recipe.objective.aggregation)
+    torch.testing.assert_close(weight, mask.double())

@@ -7,14 +7,15 @@ from tokencredit.stages import DeltaCredit, NtfKeepCredit, OneSidedCredit, Sibli
 
 _SYMMETRIC = DeltaCredit(lam_min=0.0, lam_max=2.0, scope="group", proxy="head", coefficient_map="symmetric")
 _SYMMETRIC_ORIGINS = DAPO_ORIGINS | {f"credit.{field}": "ours" for field in ("lam_min", "lam_max", "scope", "proxy", "coefficient_map")}
+_ALL_TOKENS_ALIKE = CRF.objective.model_copy(update={"aggregation": "token-mean"})
 _HEAD = "the exact head proxy refuses models that do more than hidden x head (logit scale, soft-cap, bias)"
 
 OURS: dict[str, RecipeEntry] = {
     "right-once": RecipeEntry(
-        varied(CRF, credit=OneSidedCredit()),
+        varied(CRF, credit=OneSidedCredit(), objective=_ALL_TOKENS_ALIKE),
         "ours, after Rethinking Groups, 2606.17250",
         "each prompt asked once, and only right responses teach; the default",
-        CRF_ORIGINS,
+        CRF_ORIGINS | {"objective.aggregation": "ours: divided by its own length, a short response's tokens would weigh more"},
         (
             "close to rejection sampling on line (RAFT, 2304.06767), with importance ratios over several optimizer steps",
             "a batch without a right response teaches nothing; a task that is hardly ever solved wants groups or an easier start",
