@@ -1,11 +1,14 @@
 """Tables over several checkpoints of `tokencredit bench credit --json FILE.json` as Markdown.
 
 python experiments/credit_tables.py name=FILE.json name=FILE.json ...
+python experiments/credit_tables.py name=FILE.json name=MORE.json            recipes measured later on the same rollouts, in the same column
 python experiments/credit_tables.py --part truth|gradients|entropy|uniform|agreement|classes|oracle|anatomy|examples name=FILE.json ...
 """
 
 import argparse
+import copy
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -201,6 +204,22 @@ def decided(method: str, response: Mapping[str, Any], example: Mapping[str, Any]
     return table(["token", "class", "p", "A* ± s.e.", *(f"credit of {name}" for name in credits), "kind"], rows)
 
 
+def with_more(first: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Methods of `later` that `first` does not have. It must have been measured on the same rollouts: what both have is compared."""
+    if (first["truth"], first["policy"]) != (later["truth"], later["policy"]):
+        sys.exit(
+            f"credit_tables: {first['model']} and {later['model']} were not measured on the same rollouts; give them columns of their own"
+        )
+    told = copy.deepcopy(first)
+    pairs = [(told[part], later[part]) for part in ("agreement", "anatomy") if part in told and part in later]
+    if told["gradient"] and later["gradient"]:
+        pairs += [(told["gradient"][part], later["gradient"][part]) for part in ("batches", "groups")]
+    for mine, other in pairs:
+        known = {row["method"] for row in mine["rows"]}
+        mine["rows"] += [row for row in other["rows"] if row["method"] not in known]
+    return told
+
+
 PARTS: Mapping[str, Callable[[Checkpoints], str]] = {
     "truth": truth,
     "gradients": gradients,
@@ -222,8 +241,10 @@ def main() -> None:
     parser.add_argument("files", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--part", choices=PARTS, action="append")
     asked = parser.parse_args()
-    named = (entry.partition("=") for entry in asked.files)
-    checkpoints = {name: json.loads(Path(file).read_text(encoding="utf-8"))["checkpoints"][0] for name, _, file in named}
+    checkpoints: dict[str, dict[str, Any]] = {}
+    for name, _, file in (entry.partition("=") for entry in asked.files):
+        one = json.loads(Path(file).read_text(encoding="utf-8"))["checkpoints"][0]
+        checkpoints[name] = with_more(checkpoints[name], one) if name in checkpoints else one
     for part in asked.part or PARTS:
         measured = {name: one for name, one in checkpoints.items() if one["gradient"] or part not in OF_GRADIENTS}
         print(f"### {part}\n\n{PARTS[part](measured)}")

@@ -193,8 +193,19 @@ def test_twins_have_the_same_stages_but_uniform_credit() -> None:
     assert {one.name: one.twin for one in everybody if one.twin} == {CONTROL: "grpo", "delta": "dapo", "ntf": "c-rf"}
 
 
+def test_a_recipe_brings_settings_of_its_own() -> None:
+    asked = "dapo,right-once:advantage.type=grpo,delta:credit.scope=group+objective.aggregation=sequence-mean"
+    named = {one.name: one for one in find_contenders(asked).contenders}
+    assert list(named)[2:] == asked.split(",")
+    once, delta = (named[name].recipe for name in asked.split(",")[1:])
+    assert once.advantage.type == "grpo"
+    assert once.credit == RECIPES["right-once"].recipe.credit
+    assert delta.credit == RECIPES["delta"].recipe.credit.model_copy(update={"scope": "group"})
+    assert delta.objective == RECIPES["delta"].recipe.objective.model_copy(update={"aggregation": "sequence-mean"})
+
+
 def test_mistaken_recipes_are_named() -> None:
-    with pytest.raises(ConfigError, match="recipes names 'delt'; did you mean 'delta'"):
+    with pytest.raises(ConfigError, match="recipes: 'delt' is not known; did you mean 'delta'"):
         find_contenders("grpo,delt")
     with pytest.raises(ConfigError, match="recipes is empty"):
         find_contenders(" , ")

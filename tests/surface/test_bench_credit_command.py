@@ -150,6 +150,21 @@ def test_stored_results_give_their_page_and_tables(stored: Path) -> None:
     assert f"{result['checkpoints'][0]['policy']['entropy']:.3f}" in told.stdout
 
 
+def test_recipes_measured_later_on_the_same_rollouts_join_a_column() -> None:
+    folder = EXPERIMENTS / "2026-11-16-credit-bench"
+    command = [sys.executable, str(EXPERIMENTS / "credit_tables.py"), "--part", "gradients", f"one={folder / 'smollm2-addition.json'}"]
+    alone, joined = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout.splitlines()
+        for more in ([], [f"one={folder / 'smollm2-right-once.json'}"])
+    )
+    assert all(line in joined for line in alone), "what was there stays as it was"
+    assert not any(line.startswith("| right-once ") for line in alone)
+    assert sum(line.startswith("| right-once ") for line in joined) == 1
+    other = subprocess.run([*command, f"one={folder / 'shift-base.json'}"], capture_output=True, text=True, check=False)
+    assert other.returncode != 0
+    assert "were not measured on the same rollouts" in other.stderr
+
+
 def test_tables_over_files_tell_failures_and_draw_examples(benched: Benched, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     file.write_text(json.dumps(benched.result))
@@ -220,7 +235,9 @@ def test_without_a_model_both_regimes_are_measured() -> None:
     [
         (["steps-shft"], "did you mean 'steps-shift'"),
         (["steps-shift", "steps-shift"], "model 'steps-shift' is named more than once"),
-        (["--recipes", "delt"], "recipes names 'delt'; did you mean 'delta'"),
+        (["--recipes", "delt"], "recipes: 'delt' is not known; did you mean 'delta'"),
+        (["--recipes", "dapo:steps=3"], "recipes: 'dapo:steps=3' sets steps, which must be the same for all; a recipe may set shape"),
+        (["--recipes", "dapo:credit.scope=group"], "recipes: 'dapo:credit.scope=group': credit.scope is not a setting"),
         (["--recipes", "gone.toml"], "config file gone.toml does not exist"),
         (["--prompts", "1"], "prompts is 1; give at least 2"),
         (["--examples", "-1"], "examples is -1; give at least 0"),

@@ -20,6 +20,7 @@ REFUSED = {
     "an unknown setting": ([*COMPARE, "dapo,delta:credit.scoop=group"], "credit.scoop is not a setting; did you mean 'scope'?"),
     "a bad value": ([*COMPARE, "dapo,delta:credit.scope=words"], "credit.scope is 'words'"),
     "a setting of another type": ([*COMPARE, "dapo:credit.scope=group"], "credit.scope is not a setting"),
+    "a setting and a part of it": ([*COMPARE, "dapo:credit.type=ntf+credit.type.x=1"], "sets credit.type and credit.type.x, a part of it"),
     "no value": ([*COMPARE, "dapo:filter_groups"], "is not written name=value"),
     "nothing after the colon": ([*COMPARE, "dapo:"], "ends in a colon"),
     "what must be the same for all": ([*COMPARE, "dapo:evaluation.problems=8"], "sets evaluation.problems, which must be the same for all"),

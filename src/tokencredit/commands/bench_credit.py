@@ -46,7 +46,8 @@ class CreditOptions:
 
     asked: Annotated[Asked, tyro.conf.arg(name="")]
     recipes: str | None = None
-    """Recipes and config files to compare, with commas between them; grpo and a random control are always there. Default: all."""
+    """Recipes, with settings after a colon or without (delta:credit.scope=group), and config files, with commas between them; grpo and a
+    random control are always there. Default: all."""
     prompts: int = USUAL.prompts
     """Prompts whose rollouts' truth is measured."""
     continuations: int = USUAL.continuations

@@ -11,7 +11,7 @@ from tokencredit.anchor import anchored
 from tokencredit.commands.compare_flags import CompareOptions, parse_compare
 from tokencredit.commands.flags import TrainingKind, parse_train
 from tokencredit.commands.output import choose_folder
-from tokencredit.compare.arms import Arm, choose_reference, make_arm, read_recipes
+from tokencredit.compare.arms import RATE, Arm, choose_reference, make_arm, read_recipes
 from tokencredit.compare.code import code_of
 from tokencredit.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
 from tokencredit.compare.finalists import going_on, standings
@@ -95,7 +95,7 @@ class Comparison:
             first_seed=options.first_seed,
             rates=options.rates_read,
             tune_seeds=options.tune_seeds,
-            fixed_rates=[one.label for one in wanted if one.fixes_rate],
+            fixed_rates=[one.label for one in wanted if RATE in one.settings],
             finalists=options.finalists,
             always=[one.label for one in read_recipes(options.always)] if options.always is not None else [],
         )

@@ -8,9 +8,8 @@ from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
-from tokencredit.recipes import RECIPES
+from tokencredit.recipe_words import Wanted, as_layer, read_recipe
 from tokencredit.stages import Recipe
-from tokencredit.table_words import read_table, settings_apart
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
 """Everything else is the same for all, or they would not be compared on the same thing.
@@ -33,43 +32,13 @@ class Arm(NamedTuple):
         return self.label.partition(":")[0] == CONTROL
 
 
-class Wanted(NamedTuple):
-    label: str
-    recipe: str
-    settings: dict[str, Any]
-    """Dotted name -> value."""
-
-    @property
-    def fixes_rate(self) -> bool:
-        return RATE in self.settings
-
-
 def read_recipes(text: str) -> list[Wanted]:
     """Names and settings as they were written; what they mean is for `make_arm`."""
-    found = [_read_one(part.strip()) for part in text.split(",")]
+    found = [read_recipe(part.strip(), MAY_VARY) for part in text.split(",")]
     labels = [one.label for one in found]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ConfigError(f"recipes names {', '.join(twice)} more than once; name it once")
     return found
-
-
-def _read_one(label: str) -> Wanted:
-    recipe, written = settings_apart(label)
-    if recipe not in RECIPES:
-        raise ConfigError(f"recipes: {shortened(recipe)} is not known; {nearest(recipe[:60], RECIPES)}")
-    if ":" in label and not written:
-        raise ConfigError(f"recipes: {shortened(label)} ends in a colon; write settings after it: {recipe}:credit.type=uniform")
-    try:
-        table = read_table(written)
-    except ValueError as problem:
-        raise ConfigError(f"recipes: {shortened(label)}: {problem}") from None
-    settings = {name.replace("-", "_"): value for name, value in table.items()}
-    for name in settings:
-        if name not in MAY_VARY and not name.startswith(tuple(f"{table}." for table in MAY_VARY)):
-            raise ConfigError(
-                f"recipes: {shortened(label)} sets {name}, which must be the same for all; a recipe may set {', '.join(MAY_VARY)}"
-            )
-    return Wanted(label, recipe, settings)
 
 
 def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
@@ -85,14 +54,7 @@ def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
 
 def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """The configuration with other values at dotted names, checked as a whole; another `type` brings its own defaults."""
-    layer: dict[str, Any] = {}
-    for name, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".type")):
-        *tables, field = name.split(".")
-        place = layer
-        for table in tables:
-            place = place.setdefault(table, {})
-        place[field] = value
-    return validated(overlay(config.model_dump(), layer))
+    return validated(overlay(config.model_dump(), as_layer(settings)))
 
 
 def choose_reference(asked: str | None, arms: Sequence[Arm]) -> str:

@@ -8,7 +8,7 @@ from tokencredit.compose import read_toml, resolve
 from tokencredit.config import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.mistakes import shortened
-from tokencredit.nearest import nearest
+from tokencredit.recipe_words import as_layer, read_recipe
 from tokencredit.recipes import RECIPES
 from tokencredit.recipes.entry import varied
 from tokencredit.stages import DeltaCredit, Recipe, UniformCredit
@@ -43,7 +43,7 @@ class Field(NamedTuple):
 
 
 def find_contenders(names: str | None) -> Field:
-    """Names and config files with commas between them; all recipes by default. Baseline and control are always there."""
+    """Recipes (with settings of their own or not) and config files; all recipes by default. Baseline and control are always there."""
     asked = list(RECIPES) if names is None else [name.strip() for name in names.split(",") if name.strip()]
     if not asked:
         raise ConfigError("recipes is empty; name at least one, or leave it out for all")
@@ -67,9 +67,13 @@ def find_contenders(names: str | None) -> Field:
 def _recipe(name: str) -> Recipe:
     if name.endswith(".toml"):
         return resolve([read_toml(Path(name))])
-    if name not in RECIPES:
-        raise ConfigError(f"recipes names {shortened(name)}; {nearest(name[:60], RECIPES)}")
-    return RECIPES[name].recipe
+    wanted = read_recipe(name, tuple(Recipe.model_fields))
+    if not wanted.settings:
+        return RECIPES[wanted.recipe].recipe
+    try:
+        return resolve([{"recipe": wanted.recipe}, as_layer(wanted.settings)])
+    except ConfigError as problem:
+        raise ConfigError(f"recipes: {shortened(name)}: {problem}") from None
 
 
 def _with_twin(name: str, recipe: Recipe, known: dict[str, Recipe]) -> Contender:
