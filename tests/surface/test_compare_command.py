@@ -100,6 +100,21 @@ def test_a_dry_run_names_every_run_and_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_groups_that_a_recipe_was_not_made_for_are_told_before_anything_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "groups.toml").write_text("[sampling]\nprompts = 32\ngroup_size = 8\n")
+    words = "right-once is made to ask each prompt once, and sampling.group_size for all is 8"
+    for recipes, told in {
+        "dapo,right-once": True,
+        "dapo,right-once:sampling.prompts=256+sampling.group_size=1": False,
+        "dapo,right-once:sampling.group_size=8": False,
+        "dapo,delta": False,
+    }.items():
+        said = tokencredit("compare", "groups.toml", "--recipes", recipes, "--seeds", "1", "--dry-run", cwd=tmp_path).stdout
+        assert (words in said) == told, recipes
+        assert ("put sampling.prompts=256+sampling.group_size=1 among its settings" in said) == told
+    assert words not in tokencredit(*COMPARE, "dapo,right-once", "--seeds", "1", "--dry-run", cwd=tmp_path).stdout
+
+
 def test_files_set_what_all_share(tmp_path: Path) -> None:
     (tmp_path / "easy.toml").write_text('model = "steps-sharpen"\nsteps = 7\n[optimizer]\nlearning_rate = 2e-4\n')
     said = tokencredit("compare", "easy.toml", "--recipes", "dapo", "--seeds", "1", "--dry-run", cwd=tmp_path).stdout

@@ -11,7 +11,7 @@ from tokencredit.anchor import anchored
 from tokencredit.commands.compare_flags import CompareOptions, parse_compare
 from tokencredit.commands.flags import TrainingKind, parse_train
 from tokencredit.commands.output import choose_folder
-from tokencredit.compare.arms import RATE, Arm, choose_reference, make_arm, read_recipes
+from tokencredit.compare.arms import RATE, Arm, choose_reference, in_groups_by_no_wish_of_its_own, make_arm, read_recipes
 from tokencredit.compare.code import code_of
 from tokencredit.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
 from tokencredit.compare.finalists import going_on, standings
@@ -82,7 +82,8 @@ class Comparison:
         configure = _configurator(files, rest, save_best=options.keep_models)
         arms = [make_arm(one, configure) for one in wanted]
         reference = choose_reference(options.reference, arms)
-        self.remarks: list[str] = []
+        in_groups = [in_groups_by_no_wish_of_its_own(one, arm) for one, arm in zip(wanted, arms, strict=True)]
+        self.remarks = [remark for remark in in_groups if remark is not None]
         self.trained: set[Key] = set()
         """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
         self.keep_told = NowAndThen(lambda: write_document(self._document(), self.out))
@@ -139,6 +140,7 @@ class Comparison:
 
     def print_plan(self) -> None:
         design = self.design
+        self._print_remarks()
         print(f"# would compare in {self.out}: {number_of_runs(design)} runs, {self.options.jobs} at a time")
         for planned in tuning_runs(design) or reported_runs(design, {}):
             print(brief(planned.told))
@@ -146,10 +148,17 @@ class Comparison:
             who = "every recipe" if design.finalists is None else f"each of the best {design.finalists} and of those that always go on"
             print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} and base at its best rate")
 
+    def _print_remarks(self) -> None:
+        """Before hours are spent on what was not meant."""
+        for remark in self.remarks:
+            print(brief(f"# {remark}", 2000), flush=True)
+
     def run(self) -> int:
         from tokencredit.commands.compare_progress import watching
 
         code = EXIT_OK
+        if self.options.jobs:
+            self._print_remarks()
         # From now on the folder says what it is.
         write_document(self._document(), self.out)
         try:

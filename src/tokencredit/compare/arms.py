@@ -9,6 +9,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
 from tokencredit.recipe_words import Wanted, as_layer, read_recipe
+from tokencredit.recipes import RECIPES
 from tokencredit.stages import Recipe
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
@@ -55,6 +56,18 @@ def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
 def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """The configuration with other values at dotted names, checked as a whole; another `type` brings its own defaults."""
     return validated(overlay(config.model_dump(), as_layer(settings)))
+
+
+def in_groups_by_no_wish_of_its_own(wanted: Wanted, arm: Arm) -> str | None:
+    """A recipe made for one response to a prompt, under a file or flag that names a group size for all; in words."""
+    size = arm.config.sampling.group_size
+    if size == 1 or not RECIPES[wanted.recipe].asks_once or "sampling.group_size" in wanted.settings:
+        return None
+    settings = f"sampling.prompts={arm.config.sampling.prompts * size}+sampling.group_size=1"
+    return (
+        f"{arm.label} is made to ask each prompt once, and sampling.group_size for all is {size}, so here it asks {size} times: "
+        f"put {settings} among its settings if that is not what you want."
+    )
 
 
 def choose_reference(asked: str | None, arms: Sequence[Arm]) -> str:
