@@ -107,6 +107,7 @@ def test_groups_that_a_recipe_was_not_made_for_are_told_before_anything_is_train
         "dapo,right-once": True,
         "dapo,right-once:sampling.prompts=256+sampling.group_size=1": False,
         "dapo,right-once:sampling.group_size=8": False,
+        "dapo,right-once:advantage.type=grpo": False,
         "dapo,delta": False,
     }.items():
         said = tokencredit("compare", "groups.toml", "--recipes", recipes, "--seeds", "1", "--dry-run", cwd=tmp_path).stdout

@@ -151,7 +151,7 @@ class Comparison:
     def _print_remarks(self) -> None:
         """Before hours are spent on what was not meant."""
         for remark in self.remarks:
-            print(brief(f"# {remark}", 2000), flush=True)
+            print(brief(f"note: {remark}", 2000), flush=True)
 
     def run(self) -> int:
         from tokencredit.commands.compare_progress import watching

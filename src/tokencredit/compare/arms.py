@@ -61,7 +61,8 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
 def in_groups_by_no_wish_of_its_own(wanted: Wanted, arm: Arm) -> str | None:
     """A recipe made for one response to a prompt, under a file or flag that names a group size for all; in words."""
     size = arm.config.sampling.group_size
-    if size == 1 or not RECIPES[wanted.recipe].asks_once or "sampling.group_size" in wanted.settings:
+    made_for_it = not RECIPES[wanted.recipe].asks_once or arm.config.needs_siblings() is not None
+    if size == 1 or made_for_it or "sampling.group_size" in wanted.settings:
         return None
     settings = f"sampling.prompts={arm.config.sampling.prompts * size}+sampling.group_size=1"
     return (
