@@ -205,7 +205,7 @@ def decided(method: str, response: Mapping[str, Any], example: Mapping[str, Any]
 
 
 def with_more(first: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Methods of `later` that `first` does not have. It must have been measured on the same rollouts: what both have is compared."""
+    """Methods of `later` that `first` does not have. Policy and truth tell whether both were measured on the same rollouts."""
     if (first["truth"], first["policy"]) != (later["truth"], later["policy"]):
         sys.exit(
             f"credit_tables: {first['model']} and {later['model']} were not measured on the same rollouts; give them columns of their own"
