@@ -19,7 +19,7 @@ OURS: dict[str, RecipeEntry] = {
         (
             "close to rejection sampling on line (RAFT, 2304.06767), with importance ratios over several optimizer steps",
             "a batch without a right response teaches nothing; a task that is hardly ever solved wants groups or an easier start",
-            "nothing pushes down what is wrong: where failures must be unlearned by themselves, compare with c-rf or dapo",
+            "nothing pushes down what is wrong: in several turns or reasoning in words, compare with c-rf --credit.type ntf-keep",
         ),
         asks_once=True,
         optimizer={"steps_per_batch": 8},
