@@ -19,7 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tokencredit import resolve, train
-from tokencredit.compose import read_toml
+from tokencredit.config.resolve import read_toml
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import NobodyWatching
 from tokencredit.engine.local.policy import Policy

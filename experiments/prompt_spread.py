@@ -27,7 +27,7 @@ from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.quality import Axes, axes_of, ratio, without_entropy
 from tokencredit.bench.credit.run import load_subject
 from tokencredit.compare.arms import with_settings
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.record import describe_environment
 
 ROLLOUTS = 256

@@ -11,7 +11,7 @@ times its rollouts. `experiments/finals_elsewhere.py` takes the finalists and th
 import subprocess
 import sys
 
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
 
 ELSEWHERE = ("ibpo", "ibpo-mask", "vineppo")
 ONE = "sampling.prompts=256+sampling.group_size=1"

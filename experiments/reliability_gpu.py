@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, load_optimizer, save_checkpoint
 from tokencredit.engine.local.listener import NobodyWatching
 from tokencredit.engine.local.policy import Policy

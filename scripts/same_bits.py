@@ -67,7 +67,7 @@ JSONL_TASK = [
 
 
 def local_cases() -> list[Case]:
-    from tokencredit.recipes import RECIPES
+    from tokencredit.config.recipes import RECIPES
 
     cases = [
         trained(f"recipe/{name}", "train", "--recipe", name, *GROUPS, *SMALL, "--diagnose.every", "2", "--diagnose.groups", "2")

@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from tokencredit.advantage import group_advantage
     from tokencredit.audit import audit_recipe
     from tokencredit.batching import make_plan
-    from tokencredit.compose import resolve
+    from tokencredit.config.recipes import RECIPES
+    from tokencredit.config.resolve import resolve
     from tokencredit.credit import delta_coefficients
     from tokencredit.engine.local.train import train
     from tokencredit.objective import clipped_surrogate
-    from tokencredit.recipes import RECIPES
     from tokencredit.types import Credited, PlannedStep, Rollouts, Scored, StepPlan, StepResult
 
 _HOME = {
@@ -26,8 +26,8 @@ _HOME = {
     "PlannedStep": "tokencredit.types",
     "StepPlan": "tokencredit.types",
     "StepResult": "tokencredit.types",
-    "RECIPES": "tokencredit.recipes",
-    "resolve": "tokencredit.compose",
+    "RECIPES": "tokencredit.config.recipes",
+    "resolve": "tokencredit.config.resolve",
     "train": "tokencredit.engine.local.train",
 }
 

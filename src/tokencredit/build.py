@@ -8,11 +8,11 @@ from torch import Tensor
 
 from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageOutcome
 from tokencredit.batching import make_plan
+from tokencredit.config import Recipe, knobs
 from tokencredit.credit import CREDITS, CreditMethod
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.objective.correction import correction_weight
 from tokencredit.shape import SHAPES, ShapeMethod
-from tokencredit.stages import Recipe, knobs
 from tokencredit.types import Aggregation, Evidence, StepPlan
 
 

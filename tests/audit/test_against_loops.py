@@ -10,8 +10,8 @@ from tokencredit.audit import CONDITIONS
 from tokencredit.audit.residual import residual, step_kappa
 from tokencredit.audit.scene import GROUP_SIZE, OUTCOMES, SHARED, plain_scene
 from tokencredit.audit.subject import Subject, assign, plan_for
+from tokencredit.config.recipes import RECIPES
 from tokencredit.objective import TokenInputs, token_weight
-from tokencredit.recipes import RECIPES
 
 ON_LOOPS = ["grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "dfpo", "dfpo-orthogonal", "grpo-fix", "opo", "delta", "ntf", "fipo"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fault.command import tokencredit
 from tokencredit.audit import CAUSES, CONDITIONS
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
 
 OWN = """
 import torch

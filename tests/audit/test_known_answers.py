@@ -4,9 +4,7 @@ import pytest
 
 from tokencredit.audit import CONDITIONS, audit_recipe
 from tokencredit.audit.residual import ZERO
-from tokencredit.recipes import RECIPES
-from tokencredit.recipes.entry import varied
-from tokencredit.stages import (
+from tokencredit.config import (
     AsymAdvantage,
     Correction,
     DfpoObjective,
@@ -24,6 +22,8 @@ from tokencredit.stages import (
     SignBlindClipObjective,
     StratifiedBatching,
 )
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.recipes.entry import varied
 
 LINEAR = Recipe(objective=PolicyGradientObjective(), batching=QueryPreservedBatching())
 """Token-factorised, one divisor, no clip, centred advantages, whole groups."""

@@ -9,11 +9,11 @@ from tiny import tiny_policy
 from tokencredit.audit.residual import ZERO, residual, step_kappa
 from tokencredit.audit.scene import Scene, plain_scene
 from tokencredit.audit.subject import Subject, assign, plan_for
+from tokencredit.config import QueryPreservedBatching
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.recipes.entry import varied
 from tokencredit.kernels import token_logp
 from tokencredit.probe.forward import response_logits
-from tokencredit.recipes import RECIPES
-from tokencredit.recipes.entry import varied
-from tokencredit.stages import QueryPreservedBatching
 
 PROMPT = (3, 5, 2)
 SHARED_PREFIX = 3

@@ -9,7 +9,7 @@ from tokencredit.audit import CONDITIONS
 from tokencredit.audit.causes import find_causes
 from tokencredit.audit.residual import ZERO, residual, step_kappa
 from tokencredit.audit.subject import Subject, assign, plan_for
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
 
 Residual = Callable[..., float | None]
 

@@ -11,7 +11,7 @@ import pyarrow
 from pyarrow import parquet
 
 from browser.made_up_findings import made_up_findings
-from tokencredit.compose import resolve, to_toml
+from tokencredit.config.resolve import resolve, to_toml
 
 STAGES = ("sample", "grade", "score", "credit", "plan", "update", "record", "evaluate", "diagnose")
 EVIDENCE = (

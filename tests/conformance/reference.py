@@ -9,7 +9,7 @@ import torch
 from conformance.cases import CASES, Case
 from conformance.outcome import Outcome, batch_outcome, flat_gradient, flat_weights
 from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batches
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import load_policy

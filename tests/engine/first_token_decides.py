@@ -6,8 +6,8 @@ import torch
 
 from tiny import tiny_policy
 from tokencredit.bench.credit.measure import Subject
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy
 from tokencredit.probe.forward import response_logits
 from tokencredit.tasks import Problem

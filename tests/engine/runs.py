@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest

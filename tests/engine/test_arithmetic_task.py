@@ -2,9 +2,9 @@
 
 import pytest
 
-from tokencredit.compose import resolve
+from tokencredit.config.base import knobs
+from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.stages.base import knobs
 from tokencredit.tasks import TASKS, Arithmetic, Demonstrating, Problem
 from tokencredit.tasks.split import split_of
 

@@ -12,7 +12,7 @@ import torch
 import tokencredit.engine.local.collect as collect_module
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.collect import GradedBatch, collect

@@ -12,7 +12,7 @@ from engine.conversations import PROBLEMS, Counting, talkative_policy
 from engine.runs import files_of, rows_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, plan_for
 from tokencredit.build import AggregatedObjective
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.converse import sample_turns

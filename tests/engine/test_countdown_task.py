@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokencredit.compose import resolve
+from tokencredit.config.base import knobs
+from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.stages.base import knobs
 from tokencredit.tasks import TASKS, Countdown, Demonstrating, Problem
 from tokencredit.tasks.expression import read_expression
 

@@ -15,16 +15,16 @@ from tokencredit.bench.credit.gradients import ReferenceSum, gradients_of
 from tokencredit.bench.credit.measure import Clock, Subject, measure_credit
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.quality import axes_of
+from tokencredit.config import UniformCredit
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.recipes.entry import varied
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.training import gather_rows, micro_batch_loss, step_seed, step_statistic
 from tokencredit.errors import ConfigError
 from tokencredit.kernels import entropy_of, token_logp
 from tokencredit.probe.forward import response_logits, row_cost
-from tokencredit.recipes import RECIPES
-from tokencredit.recipes.entry import varied
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import UniformCredit
 
 SEED = 11
 

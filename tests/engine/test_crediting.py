@@ -9,13 +9,13 @@ import torch
 
 from engine.crediting_cases import GROUP, LENGTH, SCORE, TEMPERATURE, WIDTH, Case, credit_case, crediting_of, made_up_case
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
+from tokencredit.config import knobs
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.crediting import ModelFacts, SampledEvidence, StageState
 from tokencredit.engine.metrics import credit_metrics, state_metrics
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.shape import overlong_penalty
-from tokencredit.stages import knobs
 from tokencredit.types import Credited, StepPlan
 
 UNGRADED = [row for row, score in enumerate(SCORE) if math.isnan(score)]

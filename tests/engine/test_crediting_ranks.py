@@ -12,10 +12,10 @@ from engine.crediting_cases import SPLITS, Case, credit_case, crediting_of, made
 from engine.threaded_ranks import on_ranks
 from laws.source_edits import Edit, loaded_with
 from tokencredit.build import needed_evidence, sampled_evidence
+from tokencredit.config.recipes import RECIPES
 from tokencredit.engine import crediting
 from tokencredit.engine.crediting import CreditedBatch, StageState
 from tokencredit.errors import ConfigError
-from tokencredit.recipes import RECIPES
 
 DELTAS: list[dict[str, Any]] = [
     *(

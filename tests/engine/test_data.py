@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from engine.runs import run, small_config
+from tokencredit.config import knobs
 from tokencredit.engine.data import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.split import split_of

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.choices import CHOICES
-from tokencredit.compose import resolve
-from tokencredit.stages.base import knobs
-from tokencredit.task_choice import TaskFields
+from tokencredit.config.base import knobs
+from tokencredit.config.choices import CHOICES
+from tokencredit.config.resolve import resolve
+from tokencredit.config.task import TaskFields
 from tokencredit.tasks import TASKS, Code, CotAdd, Demonstrating, Jsonl, Steps
 
 LADDERS = {name: kind.ladder for name, kind in CHOICES["task"].items() if issubclass(kind, TaskFields) and kind.ladder is not None}

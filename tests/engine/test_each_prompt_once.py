@@ -9,15 +9,15 @@ import torch
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.commands.bench_credit import parse_credit
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import resolve, to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import resolve, to_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.local.measure import measure
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.step import make_lens
 from tokencredit.errors import ConfigError
 from tokencredit.objective.aggregate import token_weight
-from tokencredit.recipes import RECIPES
 from tokencredit.tasks import Steps
 
 ONCE = [name for name, entry in RECIPES.items() if entry.asks_once]

@@ -12,7 +12,7 @@ import torch
 
 from engine.runs import files_of, newest, rows_of, run, small_config, stepper_of, weights
 from tokencredit.commands.flags import parse_train
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import collect, continuations, revise
 from tokencredit.engine.local import step as training_step

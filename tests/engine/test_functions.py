@@ -17,6 +17,7 @@ from torch import Tensor
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.batching.denominator import step_denominator
 from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_shape
+from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.functions import (
     prime_rl_custom_loss,
@@ -35,7 +36,6 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import masked_sum
 from tokencredit.objective import OBJECTIVES, TokenInputs, token_weight
 from tokencredit.shape import ShapeInputs
-from tokencredit.stages import Recipe
 
 NAN = float("nan")
 LIMIT = 7

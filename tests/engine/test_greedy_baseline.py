@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence

@@ -18,8 +18,8 @@ from fault.interrupting import interrupted_at, optimizer_class
 from fault.test_guards import poison_rewards
 from tiny import CONSTANT, tiny_policy
 from tokencredit.build import AggregatedObjective
-from tokencredit.compose import resolve
-from tokencredit.config import Lora
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import Lora
 from tokencredit.engine.local.adapters import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.engine.local.checkpoint import save_model
 from tokencredit.engine.local.microscope import Microscope

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from tokencredit.anchor import anchored
 from tokencredit.bases import base_folder
-from tokencredit.compose import read_toml, resolve
+from tokencredit.config.anchor import anchored
+from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import ConfigError
 from tokencredit.models import find, hub, model_folder, pinned_name, smollm
 from tokencredit.storage.manifest import damage

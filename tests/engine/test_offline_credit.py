@@ -10,14 +10,14 @@ from pyarrow import parquet
 
 from engine.runs import run, small_config
 from fault.command import tokencredit
-from tokencredit.compose import resolve
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
-from tokencredit.recipes import RECIPES
 from tokencredit.record import TOKEN_COLUMNS
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from engine.packed_cases import CASES, MODELS, Rows, llama
 from tiny import made_up_rollouts
-from tokencredit.config import Lora
+from tokencredit.config.train import Lora
 from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.recompute import recomputable_layers, recomputing

@@ -18,8 +18,8 @@ import tokencredit.probe.packed_evidence as evidence_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import build_objective
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.passes import PADDED, Passes, choose_passes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny import tiny_policy
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local.converse import hear
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.prompted import prompted

@@ -20,7 +20,7 @@ from transformers import (
 from engine.runs import files_of, run, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
-from tokencredit.config import Lora
+from tokencredit.config.train import Lora
 from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.recompute import recomputable_layers, recomputing

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from engine.runs import small_config
 from tiny import tiny_policy
-from tokencredit.config import TrainConfig
+from tokencredit.config import IbpoShape
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local import revise as module
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.grade import response_text
@@ -23,7 +24,6 @@ from tokencredit.engine.local.revise import Comparison, Revisions, choose_compar
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.probe.forward import TokenEvidence
-from tokencredit.stages import IbpoShape
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.types import Rollouts
 

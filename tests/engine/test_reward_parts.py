@@ -8,7 +8,7 @@ import torch
 
 from engine.runs import rows_of, run, small_config, stepper_of
 from tiny import tiny_policy
-from tokencredit.config import Reward
+from tokencredit.config.train import Reward
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.prompting import Prompting
 from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.runs import files_of, newest, run, same_weights, small_config, weights
+from tokencredit.config.recipes import RECIPES
 from tokencredit.models import model_folder
-from tokencredit.recipes import RECIPES
 from tokencredit.record import TOKEN_COLUMNS
 
 

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 from engine.runs import files_of, rows_of, run, stepper_of
 from tokencredit.commands.flags import parse_train
 from tokencredit.commands.sft import SFT
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper

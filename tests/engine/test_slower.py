@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tiny import tiny_policy
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local import slower
 from tokencredit.engine.local.slower import slower_in_words
 

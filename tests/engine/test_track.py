@@ -20,14 +20,14 @@ from engine.wandb_file import read_offline_runs
 from fault.command import SMALL, assert_refused, tokencredit
 from forked import run_forked
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import resolve, to_toml
-from tokencredit.config import Track, TrainConfig
+from tokencredit.config.resolve import resolve, to_toml
+from tokencredit.config.resume import accepted_changes
+from tokencredit.config.train import Track, TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.train import train
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.record import RunFolder
-from tokencredit.resuming import accepted_changes
 from tokencredit.track import TRACKERS
 from tokencredit.track.identity import identify
 from tokencredit.track.protocol import Tracked

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tiny import tiny_policy
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample, sample_plainly
 from tokencredit.engine.local.sampler import with_sampler

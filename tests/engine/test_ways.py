@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from engine.runs import rows_of, run, small_config
 from tiny import tiny_policy
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local import passes as passes_module
 from tokencredit.engine.local import ways
 from tokencredit.engine.local.passes import PADDED, Passes, choose_passes

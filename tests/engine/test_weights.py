@@ -12,7 +12,7 @@ from engine.runs import files_of, newest, run, same_weights, small_config, stepp
 from fault.interrupting import interrupted_at
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local.optimizer import StochasticAdamW, make_optimizer
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.replay import recreate

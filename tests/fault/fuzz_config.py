@@ -10,9 +10,9 @@ import tomli_w
 
 from fault.fuzz import DEEP, NASTY_VALUES, Trial, damage_values, damaged
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import read_toml, resolve, to_toml
-from tokencredit.config import TrainConfig
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import read_toml, resolve, to_toml
+from tokencredit.config.train import TrainConfig
 
 IN_TOML = tuple(value for value in NASTY_VALUES if value not in (None, [None], DEEP))
 SMALL = """# differences only

@@ -16,7 +16,7 @@ from browser.made_up_run import make_run
 from fault.fuzz import Trial, damage_values, damaged, flip_bits, json_line, lasting_folder
 from fault.fuzz_rollouts import OTHER_TYPES
 from tokencredit.commands import diagnose, report, show
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 
 COLOURS = ("credit", "coefficient", "change", "predicted", "entropy")
 

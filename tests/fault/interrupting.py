@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.runs import Silent, newest
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.train import train
 

@@ -10,13 +10,13 @@ import pytest
 
 from fault.attack_table import naive_score
 from fault.attacks import FORGERIES, SOLUTION, SUM, Forgery
+from tokencredit.config.task import CodeTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade.code import REMAINING_HOLE, CodeGold, cut_gold, grade_code, questions, run_tests
 from tokencredit.grade.code.extract import extract_program
 from tokencredit.grade.code.split import GoldError
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose
-from tokencredit.task_choice import CodeTask
 from tokencredit.tasks import Code, verdicts
 
 pytestmark = pytest.mark.bubblewrap

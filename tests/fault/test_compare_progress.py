@@ -9,7 +9,7 @@ from tokencredit.commands.compare_progress import AllRuns
 from tokencredit.compare.arms import make_arm, read_recipes
 from tokencredit.compare.plan import PlannedRun, make_design, reported_runs
 from tokencredit.compare.run import BETWEEN_LOOKS, execute
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 
 STEPS = 3
 LINGERS = f"""

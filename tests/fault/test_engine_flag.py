@@ -11,7 +11,7 @@ import pytest
 from fault.command import SMALL, assert_refused, tokencredit
 from forked import run_forked
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import read_toml, resolve, to_toml
+from tokencredit.config.resolve import read_toml, resolve, to_toml
 
 MISSING = "trl is not installed; tokencredit works with trl >=1.15,<2 (tested on 1.16.0): pip install 'tokencredit[trl]'"
 

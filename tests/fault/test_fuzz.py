@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fault import fuzz_config, fuzz_rollouts, fuzz_runs, fuzz_tasks
 from fault.fuzz import NASTY_VALUES, Outcome, Trial, damage_values, damaged, json_line, judge
 from fault.fuzz_soak import one, soak
-from tokencredit.compose import read_toml, resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.cells import COLUMNS
 from tokencredit.rollout_file.read import read_rollouts

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from browser.made_up_run import make_run
 from tiny import tiny_policy
 from tokencredit.commands import convert, credit, show
-from tokencredit.compose import read_toml, resolve
+from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
 from tokencredit.report import write_report

@@ -16,7 +16,7 @@ import torch
 from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, small_config, weights
 from fault.command import SMALL, tokencredit
 from forked import run_forked
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine import crediting, guards
 from tokencredit.engine.local import collect, sample, update
 from tokencredit.engine.local.policy import load_policy

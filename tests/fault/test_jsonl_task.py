@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fault.command import SMALL, assert_refused
-from tokencredit.compose import resolve
+from tokencredit.config.base import knobs
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local.evaluate import evaluate
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.errors import ConfigError
-from tokencredit.stages.base import knobs
 from tokencredit.tasks import TASKS, GoldChecking, Jsonl, Problem, Steps, verdicts
 from tokencredit.tasks.split import split_of
 

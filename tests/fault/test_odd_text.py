@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import made_up_credit, plan_for
-from tokencredit.compose import resolve, to_toml
+from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns

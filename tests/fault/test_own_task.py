@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tokencredit.compose import resolve
+from tokencredit.config.base import knobs
+from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.stages.base import knobs
 from tokencredit.tasks import TASKS, Demonstrating, Task, verdicts
 from tokencredit.tasks.own import own_task
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from tokencredit.audit import CONDITIONS
 from tokencredit.audit.residual import step_kappa
 from tokencredit.audit.subject import Subject, assign, plan_for
-from tokencredit.choices import CHOICES, STAGES
-from tokencredit.compose import resolve
+from tokencredit.config import Recipe
+from tokencredit.config.choices import CHOICES, STAGES
+from tokencredit.config.compatibility import RULES
+from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.stages import Recipe
-from tokencredit.stages.pairings import RULES
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"credit": {"type": "delta"}, "objective": {"type": "gspo", "form": "sequence"}}, "averages it away; use objective.form 'token'"),
@@ -86,7 +86,7 @@ def _valid_by_itself(fields: dict[str, Any]) -> bool:
 
 
 def _breaks(rule: Any, fields: dict[str, Any]) -> bool:
-    from tokencredit.stages.pairings import Stages
+    from tokencredit.config.compatibility import Stages
 
     loose = Recipe.model_construct(**{name: _choice(name, fields.get(name)) for name in Recipe.model_fields})
     return rule(Stages(loose.shape, loose.advantage, loose.credit, loose.objective, loose.batching, loose.kl, loose.correction)) is not None

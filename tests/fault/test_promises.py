@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engine.runs import files_of, newest, rows_of, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import interrupted_at, optimizer_class
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Trainer

@@ -11,14 +11,14 @@ from typing import Any
 import numpy
 import pytest
 
-from tokencredit.compose import resolve
+from tokencredit.config.base import knobs
+from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.grade import gym_entries
 from tokencredit.grade.gym import grade_gym
 from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datasets, make_entry
 from tokencredit.grade.gym_guard import EVALUATED, harmless
 from tokencredit.grade.verdict import Verdict
-from tokencredit.stages.base import knobs
 from tokencredit.tasks import TASKS, Demonstrating, GoldChecking, Problem, ReasoningGym, Steps, gold_answer
 from tokencredit.tasks.gym_settings import UNSUITED, Share
 from tokencredit.tasks.leaks import alike

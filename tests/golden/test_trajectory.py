@@ -5,7 +5,7 @@ import json
 import pytest
 
 from golden.trajectory import STORED, trajectory
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from engine.runs import run, small_config
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
 
 STORED = Path(__file__).with_name("trajectory.json")
 FIELDS = ("score", "reward", "entropy", "loss", "grad_norm", "silenced_share", "ratio_mean", "coefficient_std", "rollouts_used")

@@ -19,8 +19,8 @@ from tokenizers.processors import TemplateProcessing
 
 from engine.runs import SMALL, Silent
 from tokencredit.cli import run as command
-from tokencredit.compose import resolve
-from tokencredit.config import HEEDED_BY_PACKED, TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.engine.local import train as local
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.signals import StopRequest

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.trl.run import train
 from tokencredit.errors import ConfigError
 

@@ -14,13 +14,13 @@ from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
+from tokencredit.config import Recipe
+from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.crediting import Crediting, StageState
 from tokencredit.engine.training import gather_rows
 from tokencredit.engine.verl.routes import AGGREGATIONS, PREFIX
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.probe.forward import TokenEvidence
-from tokencredit.recipes import RECIPES
-from tokencredit.stages import Recipe
 from tokencredit.types import Rollouts
 
 LIMIT = 9

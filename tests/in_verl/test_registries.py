@@ -18,9 +18,9 @@ from in_verl.function_route import (
     loss_in_verl,
     random_rows,
 )
+from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.verl.routes import why_no_function
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.recipes import RECIPES
 
 FUNCTIONS = (
     *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),

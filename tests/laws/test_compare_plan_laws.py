@@ -20,8 +20,8 @@ from tokencredit.compare.plan import (
     tuning_runs,
 )
 from tokencredit.compare.tuning import best_rates, tune
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 
 RECIPES = ("dapo", "delta", "delta:credit.scope=group", "dapo:filter-groups=true", "reinforce++", "ibpo")

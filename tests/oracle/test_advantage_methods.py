@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs, group_advantage
+from tokencredit.config import knobs
+from tokencredit.config.advantage import AdvantageChoice
 from tokencredit.masked import best_sibling, group_statistics
-from tokencredit.stages import knobs
-from tokencredit.stages.advantage import AdvantageChoice
 
 NAN = math.nan
 PRESETS = ("tokencredit", "trl", "verl")

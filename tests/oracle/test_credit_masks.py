@@ -12,14 +12,14 @@ import torch
 
 from tokencredit.advantage.grpo import grpo_advantage
 from tokencredit.build import build_credit
+from tokencredit.config import knobs
+from tokencredit.config.base import Choice
+from tokencredit.config.credit import EditMaskCredit, ForkingCredit, KtaeCredit, NtfCredit, OneSidedCredit, ProcessCredit
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.shape import IbpoShape
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf import kept_tokens
-from tokencredit.recipes import RECIPES
 from tokencredit.shape import repair_bonus
-from tokencredit.stages import knobs
-from tokencredit.stages.base import Choice
-from tokencredit.stages.credit import EditMaskCredit, ForkingCredit, KtaeCredit, NtfCredit, OneSidedCredit, ProcessCredit
-from tokencredit.stages.shape import IbpoShape
 
 Rows = list[list[float]]
 COLUMNS = 13

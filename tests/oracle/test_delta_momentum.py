@@ -20,11 +20,11 @@ from oracle.delta_oracle import (
     temperatures_of,
 )
 from oracle.test_delta import PROXIES, coefficients, rollouts
+from tokencredit.config.credit import DeltaCredit
 from tokencredit.credit import CreditInputs
 from tokencredit.credit.carried import check_carried, pack, unpack
 from tokencredit.credit.delta import delta_credit
 from tokencredit.credit.features import DeviceFeatures
-from tokencredit.stages.credit import DeltaCredit
 
 OURS: dict[str, Any] = {"scope": "group", "proxy": "head", "coefficient_map": "symmetric", "lam_min": 0.0, "lam_max": 2.0}
 

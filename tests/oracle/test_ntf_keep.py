@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from oracle.test_credit_masks import naive_ntf
+from tokencredit.config import knobs
+from tokencredit.config.credit import NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf_keep import MOST_BINS, entropy_push, entropy_strength, expected_push, orthogonalized
-from tokencredit.stages import knobs
-from tokencredit.stages.credit import NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
 
 VOCABULARY = 6
 

@@ -21,8 +21,8 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tokencredit.engine.local.train", "engine.runs"])

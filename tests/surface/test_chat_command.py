@@ -146,7 +146,7 @@ def test_a_run_is_asked_as_it_was_trained(trained: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(module, "stream", spying)
     from engine.runs import stepper_of
-    from tokencredit.compose import read_toml, resolve
+    from tokencredit.config.resolve import read_toml, resolve
 
     stepper = stepper_of(resolve([read_toml(trained / "config.toml")]))
     assert chat.run([str(trained), "--ask", QUESTION]) == 0

@@ -9,7 +9,7 @@ from fault.command import assert_refused, tokencredit
 from made_up_comparison import make_comparison
 from tokencredit.commands.compare_flags import parse_compare
 from tokencredit.compare.arms import make_arm, read_recipes
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 
 COMPARE = ["compare", "--recipes"]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.routes import COLUMNS, routes, table
 from tokencredit.engine.versions import SUPPORTED, TESTED
-from tokencredit.recipes import RECIPES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 

@@ -13,8 +13,8 @@ from engine.runs import small_config
 from fault.command import assert_refused, tokencredit
 from tokencredit.commands.asked import Setting, parse_evaluate
 from tokencredit.commands.evaluate import _check_gold, _tasks, run
-from tokencredit.compose import to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import to_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.verdict import Verdict

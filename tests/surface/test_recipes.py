@@ -6,11 +6,11 @@ import pytest
 from pydantic import BaseModel
 
 from fault.command import tokencredit
-from tokencredit.choices import CHOICES, STAGES
 from tokencredit.commands.recipes import departures
-from tokencredit.recipes import FAMILIES, RECIPES
-from tokencredit.stages import Choice, Correction, Kl
-from tokencredit.stages.base import Origin
+from tokencredit.config import Choice, Correction, Kl
+from tokencredit.config.base import Origin
+from tokencredit.config.choices import CHOICES, STAGES
+from tokencredit.config.recipes import FAMILIES, RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY_CHOICE = [(stage, name, choice) for stage in STAGES for name, choice in CHOICES[stage].items()]

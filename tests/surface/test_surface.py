@@ -11,8 +11,8 @@ import pytest
 import tokencredit as package
 from engine.runs import run, small_config
 from fault.command import SMALL, tokencredit
-from tokencredit.compose import resolve, to_toml, validated
-from tokencredit.recipes import RECIPES
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import resolve, to_toml, validated
 
 SIGNATURES = {
     "group_advantage": ["reward", "group", "kind", "preset", "length"],
@@ -171,8 +171,8 @@ def test_a_run_tells_before_after_folder_and_credit(tmp_path: Path) -> None:
 
 def test_delta_s_defaults_are_written_once_in_effect() -> None:
     """The class for files, the tuple for the algorithm and the public function must not drift apart."""
+    from tokencredit.config import DeltaCredit
     from tokencredit.credit.discriminator import DeltaOptions
-    from tokencredit.stages import DeltaCredit
 
     configured = DeltaCredit().model_dump(exclude={"type", "temperature", "constant_gamma"})
     options = DeltaOptions()._asdict()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokencredit.anchor import anchored
 from tokencredit.cli import main
 from tokencredit.commands.flags import parse_train
-from tokencredit.compose import resolve, to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.anchor import anchored
+from tokencredit.config.resolve import resolve, to_toml
+from tokencredit.config.syntax import task_fields, with_task_flags
+from tokencredit.config.table_words import read_table, write_table
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.table_words import read_table, write_table
-from tokencredit.task_words import task_fields, with_task_flags
 
 WORDS = {
     "steps": {"type": "steps"},

@@ -11,7 +11,7 @@ from rich.errors import MarkupError
 from rich.text import Text
 
 from tokencredit.commands import progress
-from tokencredit.compose import resolve
+from tokencredit.config.resolve import resolve
 from tokencredit.engine.local.showcase import ShownResponse
 from tokencredit.report.terminal import credit_line
 

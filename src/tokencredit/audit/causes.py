@@ -10,9 +10,9 @@ from torch import Tensor
 from tokencredit.audit.residual import ZERO, Switches, residual
 from tokencredit.audit.scene import Scene
 from tokencredit.audit.subject import Assigned, Subject, assign, plan_for
+from tokencredit.config import KlCovObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, ShuffledBatching
+from tokencredit.config.recipes.entry import varied
 from tokencredit.masked import group_statistics
-from tokencredit.recipes.entry import varied
-from tokencredit.stages import KlCovObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, ShuffledBatching
 
 CAUSES: dict[str, str] = {
     "advantage": "the advantages of a group do not sum to 0",

@@ -16,11 +16,11 @@ from tokencredit.build import (
     build_planner,
     build_shape,
 )
+from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.objective import Objective
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs
-from tokencredit.stages import Recipe
 from tokencredit.types import StepPlan
 
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import tokencredit.bench.trl_twin as trl_twin
 from tokencredit.bench.part import Result, Shown, in_range
 from tokencredit.bench.timing import spread
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config import knobs
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.sample import sample
@@ -23,7 +24,6 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
-from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS
 
 OURS = ("dapo", "delta")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tokencredit.bench.embedded import WARM_UP
 from tokencredit.bench.timing import spread
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.step import Stepper

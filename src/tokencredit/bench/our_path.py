@@ -6,8 +6,8 @@ from tokencredit.bench.part import Bench
 from tokencredit.bench.shapes import Shape
 from tokencredit.bench.synthetic import Batch, Load, make_policy
 from tokencredit.bench.timing import WaitingStopwatch, free
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.optimizer import make_optimizer
 from tokencredit.engine.local.passes import choose_passes

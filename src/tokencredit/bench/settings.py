@@ -8,7 +8,7 @@ from tokencredit.bench.part import Bench
 from tokencredit.bench.shapes import Shape, build_model
 from tokencredit.bench.synthetic import Batch, Load, make_tokenizer
 from tokencredit.bench.trl_path import TrlKnobs, TrlPath
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 
 
 class Path(Protocol):

@@ -12,8 +12,8 @@ from tokencredit.bench.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.bench.shapes import Shape
 from tokencredit.bench.synthetic import Load, RandomRewards, save_model
 from tokencredit.bench.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.step import Stepper
 

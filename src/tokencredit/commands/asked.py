@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal
 import tyro
 from pydantic import Field, ValidationError
 
-from tokencredit.choices import CHOICES
 from tokencredit.commands.flags import chosen_types
 from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
 from tokencredit.commands.table_flags import TABLES
-from tokencredit.compose import overlay, read_toml, resolve
-from tokencredit.config import Prompt, Sampling, TrainConfig
+from tokencredit.config import CountOrZero, Frozen
+from tokencredit.config.choices import CHOICES
+from tokencredit.config.messages import in_words, shortened
+from tokencredit.config.resolve import overlay, read_toml, resolve
+from tokencredit.config.syntax import with_task_fields, with_task_flags
+from tokencredit.config.table_words import read_table
+from tokencredit.config.task import StepsTask, TaskChoice
+from tokencredit.config.train import Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import in_words, shortened
-from tokencredit.stages import CountOrZero, Frozen
-from tokencredit.table_words import read_table
-from tokencredit.task_choice import StepsTask, TaskChoice
-from tokencredit.task_words import with_task_fields, with_task_flags
 
 USAGE = "tokencredit evaluate MODEL [CONFIG.toml ...] [OPTIONS]"
 MAY_VARY = ("task", "prompt", "sampling")

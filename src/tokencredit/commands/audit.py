@@ -11,10 +11,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from tokencredit.compose import read_toml, resolve
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.nearest import nearest
-from tokencredit.recipes import RECIPES
 
 if TYPE_CHECKING:
     from tokencredit.audit import Cell, Subject
@@ -47,8 +47,8 @@ def _recipe_named(name: str):
 def _subjects(options: AuditOptions) -> "list[Subject]":
     from tokencredit.audit import Subject
     from tokencredit.audit.own import load_objective
-    from tokencredit.recipes.entry import varied
-    from tokencredit.stages import PpoClipObjective, Recipe
+    from tokencredit.config import PpoClipObjective, Recipe
+    from tokencredit.config.recipes.entry import varied
 
     if options.objective is not None:
         if options.recipes:

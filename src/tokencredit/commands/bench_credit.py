@@ -14,19 +14,19 @@ from pydantic import ValidationError
 
 from tokencredit.bench.credit.contenders import Field, find_contenders
 from tokencredit.bench.credit.order import QUICK, USUAL, CreditOrder, check_order
-from tokencredit.choices import CHOICES
 from tokencredit.commands.asked import UNREAD, Asked
 from tokencredit.commands.flags import chosen_types
 from tokencredit.commands.output import check_new_file
 from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
 from tokencredit.commands.table_flags import TABLES
-from tokencredit.compose import read_toml, resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.choices import CHOICES
+from tokencredit.config.messages import in_words
+from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.syntax import with_task_fields, with_task_flags
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.mistakes import in_words
 from tokencredit.models import model_folder
 from tokencredit.storage.whole import write_whole
-from tokencredit.task_words import with_task_fields, with_task_flags
 
 USAGE = "tokencredit bench credit MODEL ... [CONFIG.toml ...] [OPTIONS]"
 DEFAULT_MODELS = ("steps-shift", "steps-sharpen")

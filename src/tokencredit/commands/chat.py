@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config import CountOrZero, Frozen, NonNegative, knobs
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
 from tokencredit.report.visible import visible
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import CountOrZero, Frozen, NonNegative, knobs
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.policy import Policy

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokencredit.anchor import anchored
 from tokencredit.commands.compare_flags import CompareOptions, parse_compare
 from tokencredit.commands.flags import TrainingKind, parse_train
 from tokencredit.commands.output import choose_folder
@@ -21,7 +20,8 @@ from tokencredit.compare.plan import Design, Key, PlannedRun, make_design, numbe
 from tokencredit.compare.rows import look
 from tokencredit.compare.run import execute, failures_of, refuse_in_use
 from tokencredit.compare.tuning import best_rates, tune
-from tokencredit.config import TrainConfig
+from tokencredit.config.anchor import anchored
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import pinned_name
 from tokencredit.record import describe_environment

@@ -8,8 +8,8 @@ from typing import Literal
 
 import tyro
 
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 
 USAGE = "tokencredit compare [CONFIG.toml ...] [OPTIONS]"
 NOT_HANDED_ON = {

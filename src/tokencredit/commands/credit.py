@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import tyro
 
 from tokencredit.commands.flags import check_recipe_agrees
-from tokencredit.compose import read_toml, resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.report.visible import visible

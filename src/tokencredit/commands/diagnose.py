@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from tokencredit.commands.credit import UNTIL_READ, config_layers
 from tokencredit.commands.output import choose_folder
-from tokencredit.compose import read_toml, resolve, to_toml
-from tokencredit.config import Diagnose, TrainConfig
+from tokencredit.config.messages import in_words
+from tokencredit.config.resolve import read_toml, resolve, to_toml
+from tokencredit.config.train import Diagnose, TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.mistakes import in_words
 from tokencredit.models import model_folder
 from tokencredit.nearest import nearest
 from tokencredit.report.visible import visible

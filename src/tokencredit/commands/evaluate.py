@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from tokencredit.commands.asked import EvaluateOptions, Setting, parse_evaluate
 from tokencredit.commands.output import check_new_file
 from tokencredit.commands.stored import is_run, stored_layer
-from tokencredit.compose import resolve
+from tokencredit.config import knobs
+from tokencredit.config.resolve import resolve
+from tokencredit.config.task import TaskChoice
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
 from tokencredit.report.visible import brief
 from tokencredit.rollout_file.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import knobs
 from tokencredit.storage.whole import write_whole
-from tokencredit.task_choice import TaskChoice
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.measure import Measured

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.choices import CHOICES, STAGES
 from tokencredit.commands.table_flags import TABLES
-from tokencredit.compose import read_toml, resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config.choices import CHOICES, STAGES
+from tokencredit.config.messages import in_words
+from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.syntax import with_task_flags
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import in_words
-from tokencredit.task_words import with_task_flags
 
 USAGE = "tokencredit train [CONFIG.toml ...] [OPTIONS]"
 

@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tokencredit.choices import STAGES
+from tokencredit.config import Choice, Frozen, Recipe, origin_of
+from tokencredit.config.choices import STAGES
+from tokencredit.config.recipes import FAMILIES, RECIPES, RecipeEntry
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.nearest import nearest
-from tokencredit.recipes import FAMILIES, RECIPES, RecipeEntry
-from tokencredit.stages import Choice, Frozen, Recipe, origin_of
 
 
 @dataclass(frozen=True)

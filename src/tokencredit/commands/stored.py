@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from tokencredit.compose import read_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.messages import shortened
+from tokencredit.config.resolve import read_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 
 HOW_IT_RUNS = ("dtype", "weights")
 """What is taken from a run even where another task is asked."""

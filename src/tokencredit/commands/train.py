@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from tokencredit.anchor import anchored
 from tokencredit.commands.flags import TRAIN, TrainingKind, TrainOptions, parse_train
 from tokencredit.commands.output import choose_folder
-from tokencredit.compose import read_toml, resolve, to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.anchor import anchored
+from tokencredit.config.resolve import read_toml, resolve, to_toml
+from tokencredit.config.resume import accepted_changes
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
 from tokencredit.record import RunFolder
-from tokencredit.resuming import accepted_changes
 from tokencredit.track import require_trackers
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."

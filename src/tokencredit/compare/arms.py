@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tokencredit.compose import overlay, validated
-from tokencredit.config import TrainConfig
+from tokencredit.config import Recipe
+from tokencredit.config.messages import shortened
+from tokencredit.config.recipe_words import Wanted, as_layer, read_recipe
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import overlay, validated
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
-from tokencredit.recipe_words import Wanted, as_layer, read_recipe
-from tokencredit.recipes import RECIPES
-from tokencredit.stages import Recipe
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
 """Everything else is the same for all, or they would not be compared on the same thing.

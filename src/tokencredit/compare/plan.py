@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from tokencredit.compare.arms import RATE, Arm, with_settings
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.nearest import nearest
 

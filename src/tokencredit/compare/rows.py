@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 from tokencredit.compare.code import Code, code_of, same_code
 from tokencredit.compare.plan import PlannedRun
-from tokencredit.compose import read_toml, validated
+from tokencredit.config.resolve import read_toml, validated
+from tokencredit.config.resume import SAVING, changes
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
-from tokencredit.resuming import SAVING, changes
 
 Row = dict[str, Any]
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from tokencredit.compare.plan import PlannedRun
-from tokencredit.compose import to_toml
+from tokencredit.config.resolve import to_toml
 from tokencredit.storage.lock import locked
 from tokencredit.storage.whole import remove_folder, write_whole
 

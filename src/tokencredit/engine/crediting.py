@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
 from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
+from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.engine.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.engine.ranks import ALONE, Ranks, merging
@@ -19,7 +20,6 @@ from tokencredit.objective import kl_estimate
 from tokencredit.probe.forward import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty
-from tokencredit.stages import Recipe, keeps_queries
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokencredit.anchor import PATHS_OF_TASKS
-from tokencredit.config import TrainConfig
+from tokencredit.config.anchor import PATHS_OF_TASKS
+from tokencredit.config.messages import shortened
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.mistakes import shortened
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import HeldOut, Problem, Task

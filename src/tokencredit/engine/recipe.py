@@ -7,13 +7,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from tokencredit.build import sampled_evidence
-from tokencredit.compose import overlay, read_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config import Recipe
+from tokencredit.config.messages import in_words
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import overlay, read_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import in_words
 from tokencredit.nearest import nearest
-from tokencredit.recipes import RECIPES
-from tokencredit.stages import Recipe
 
 RecipeSource = str | Path | Mapping[str, Any] | Recipe
 

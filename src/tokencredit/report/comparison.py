@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit.config.table_words import settings_apart
 from tokencredit.errors import ConfigError
 from tokencredit.own_version import own_version
 from tokencredit.report import effects
@@ -19,7 +20,6 @@ from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
 from tokencredit.report.visible import brief, visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
-from tokencredit.table_words import settings_apart
 
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 
 
 def _whole(value: Any) -> bool:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokencredit.compose import read_toml
+from tokencredit.config.messages import first_line, shortened
+from tokencredit.config.resolve import read_toml
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import first_line, shortened
 from tokencredit.report.damage import check_columns, check_plan
 
 Columns = dict[str, list[Any]]

@@ -4,15 +4,15 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokencredit.choices import STAGES
-from tokencredit.compose import resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config import Recipe, origin_of
+from tokencredit.config.choices import STAGES
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import resolve
+from tokencredit.config.table_words import write_table
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.recipes import RECIPES
 from tokencredit.report.folder import Run
 from tokencredit.report.visible import brief, visible
-from tokencredit.stages import Recipe, origin_of
-from tokencredit.table_words import write_table
 
 
 @dataclass(frozen=True)

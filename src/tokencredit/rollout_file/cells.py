@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 
 COLUMNS = (
     "step", "group", "prompt", "prompt_ids", "response", "response_ids", "score", "reward", "advantage", "logp", "mask", "finished",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tokencredit.config.messages import first_line
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import first_line
 from tokencredit.rollout_file.cells import Place, is_missing, listed, shortened, whole_number
 
 PARQUET_MARK = b"PAR1"

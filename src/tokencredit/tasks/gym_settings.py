@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
 from tokencredit.grade.gym_entries import SET_BY_THE_RUN, fitted, known_datasets, make_dataset, settings_of
-from tokencredit.mistakes import first_line, shortened
 from tokencredit.nearest import nearest
 
 NO_ANSWER = "it gives no answer of its own, so that nobody can tell whether its scorer works"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 
 GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

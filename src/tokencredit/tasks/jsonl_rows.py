@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
 from tokencredit.grade.text import last_match
-from tokencredit.mistakes import shortened
 from tokencredit.tasks.json_lines import Line, Numeral, read_objects, text_cell
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.protocol import Split

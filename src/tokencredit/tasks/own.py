@@ -10,8 +10,8 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
+from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import first_line, shortened
 from tokencredit.nearest import nearest
 from tokencredit.tasks.protocol import Problem, Task
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
 from tokencredit.grade.gym_entries import CHUNK, GymGold, checksum, make_entry
 from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.text import compiled
 from tokencredit.grade.verdict import Verdict
-from tokencredit.mistakes import first_line, shortened
 from tokencredit.tasks.gym_settings import Share, shares
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
 from tokencredit.tasks.split import draw_problems

@@ -4,7 +4,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass
 
-from tokencredit.config import Track
+from tokencredit.config.train import Track
 from tokencredit.record import RunFolder
 
 FILE = "trackers.json"

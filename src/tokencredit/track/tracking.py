@@ -6,12 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.messages import first_line
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import GuardError
-from tokencredit.mistakes import first_line
 from tokencredit.record import RunFolder
 from tokencredit.track import tracker_class
 from tokencredit.track.identity import identify

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokencredit.bench.credit.contenders import Contender
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.build import needed_evidence
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import ExtraEvidence, gather_extra
 from tokencredit.engine.local.fit import check_fit

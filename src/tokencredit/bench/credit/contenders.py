@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tokencredit.compose import read_toml, resolve
-from tokencredit.config import TrainConfig
+from tokencredit.config import DeltaCredit, Recipe, UniformCredit
+from tokencredit.config.messages import shortened
+from tokencredit.config.recipe_words import as_layer, read_recipe
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.recipes.entry import varied
+from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
-from tokencredit.recipe_words import as_layer, read_recipe
-from tokencredit.recipes import RECIPES
-from tokencredit.recipes.entry import varied
-from tokencredit.stages import DeltaCredit, Recipe, UniformCredit
 
 BASELINE = "grpo"
 CONTROL = "grpo x random 0.8-1.2"

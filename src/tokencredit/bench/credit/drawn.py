@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.policy import Policy

@@ -13,7 +13,7 @@ from torch import Tensor
 from tokencredit.advantage.rloo import rloo_advantage
 from tokencredit.batching.micro import cut_micro_batches
 from tokencredit.bench.credit.drawn import Drawn
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy
 from tokencredit.kernels import token_statistics
 from tokencredit.probe.forward import precision, response_extent, response_logits, row_cost

@@ -19,7 +19,7 @@ from tokencredit.bench.credit.known_tokens import flat, known_tokens
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import Truth
 from tokencredit.bench.credit.truth import truth_of
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.seeds import derive_seed

@@ -17,14 +17,14 @@ from tokencredit.bench.credit.drawn import Facts
 from tokencredit.bench.credit.measure import Clock, Subject, Tell, measure_credit
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import CERTAIN
-from tokencredit.config import TrainConfig
+from tokencredit.config import knobs
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
 from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.errors import ConfigError
 from tokencredit.record import describe_environment
-from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
 
 

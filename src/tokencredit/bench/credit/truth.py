@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.bench.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from tokencredit.advantage import NEEDS
 from tokencredit.build import build_objective
+from tokencredit.config import Recipe
 from tokencredit.engine.recipe import refuse_sampling
 from tokencredit.errors import ConfigError
-from tokencredit.stages import Recipe
 
 ELSEWHERE = "train it through TRL, verl or the local engine"
 

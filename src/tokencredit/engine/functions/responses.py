@@ -9,13 +9,13 @@ from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.build import build_advantage, build_credit, build_shape
+from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import response_mean
 from tokencredit.objective import Objective, TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.shape import ShapeInputs
-from tokencredit.stages import Recipe
 
 
 def group_numbers(names: Iterable[Hashable]) -> Int[Tensor, " seq"]:

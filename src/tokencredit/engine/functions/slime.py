@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.build import build_correction, build_objective
+from tokencredit.config import Recipe
 from tokencredit.engine.functions.limits import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.engine.functions.responses import (
     compare_responses,
@@ -28,7 +29,6 @@ from tokencredit.engine.functions.slime_settings import check_settings
 from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_sum
-from tokencredit.stages import Recipe
 
 SLIME = EngineHooks(
     "slime",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
-from tokencredit.stages import Recipe
 
 HOOKS = ("custom_reward_post_process_path", "custom_advantage_function_path", "custom_loss_function_path")
 UNREAD = ("kl_coef", "use_kl_loss", "entropy_coef", "use_tis", "use_opsm", "use_opd", "custom_pg_loss_reducer_function_path")

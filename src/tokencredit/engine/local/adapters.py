@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tokencredit.config import Lora, TrainConfig
+from tokencredit.config.train import Lora, TrainConfig
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.errors import ConfigError
 from tokencredit.kernels import at_least_float32

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.guards import check_scores
 from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.demonstrations import demonstrated

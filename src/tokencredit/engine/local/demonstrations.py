@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.converse import hear
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import Diagnose
+from tokencredit.config.train import Diagnose
 from tokencredit.credit.vectors import row_vectors
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.table import token_table
 from tokencredit.engine.local.diagnosis import Diagnosis, Subject, diagnose

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.engine.local.grade import grade_rollouts, grade_with_reasons, response_text
 from tokencredit.engine.local.policy import Policy

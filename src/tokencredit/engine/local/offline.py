@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.build import sampled_evidence
-from tokencredit.compose import overlay, resolve
-from tokencredit.config import Optimizer, TrainConfig
+from tokencredit.config import keeps_queries
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import overlay, resolve
+from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
@@ -19,10 +21,8 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import TokenEvidence, row_cost
-from tokencredit.recipes import RECIPES
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import keeps_queries
 from tokencredit.types import Credited, Rollouts, Scored
 
 NEEDS_A_MODEL = {

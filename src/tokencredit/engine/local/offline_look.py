@@ -3,7 +3,7 @@
 The other trainer's optimizer is not known, so the step is ours: the recipe's credit and objective, a fresh AdamW.
 """
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.offline import credit_stored
 from tokencredit.engine.local.offline_table import stored_texts

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.rounding import stochastic_round
 from tokencredit.probe.trained import trained_parameters
 from tokencredit.seeds import derive_seed

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
-from tokencredit.config import HEEDED_BY_PACKED, TrainConfig
+from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.engine.local.compiled import compiling
 from tokencredit.errors import ConfigError
 from tokencredit.kernels.triton_here import why_no_triton

@@ -6,7 +6,7 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from tokencredit.batching.micro import pass_tokens
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import Crediting, ModelFacts
 from tokencredit.engine.local.memory import Tell, silent, with_half_on_failure
 from tokencredit.engine.local.passes import Passes, choose_passes, feature_room

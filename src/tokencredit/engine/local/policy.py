@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from tokencredit.config import TAGS
+from tokencredit.config.train import TAGS
 from tokencredit.engine.local.pieces import joining_pieces, text_alone
 from tokencredit.engine.local.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.engine.local.sampler import Sampler

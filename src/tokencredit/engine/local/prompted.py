@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.prompting import Prompting, Shot
 from tokencredit.errors import ConfigError

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.policy import Policy

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tokencredit.compose import read_toml, resolve, to_toml
+from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import FILE as GOLD
 from tokencredit.engine.guards import STAGES, check_log_probs

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokencredit.compose import read_toml, resolve, to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import read_toml, resolve, to_toml
+from tokencredit.config.resume import accepted_changes
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, load_progress
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder
-from tokencredit.resuming import accepted_changes
 from tokencredit.storage.checkpoints import newest_whole, set_aside
 
 

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.config import TrainConfig
+from tokencredit.config import IbpoShape
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.probe.edits import edit_distance, edited_tokens
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import IbpoShape
 from tokencredit.tasks import Problem, Task, revision_prompt, verdicts
 from tokencredit.types import Rollouts
 

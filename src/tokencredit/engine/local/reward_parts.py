@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import Reward
+from tokencredit.config.train import Reward
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.turns import on_cpu, turn_tokens
 from tokencredit.types import Rollouts

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.diagnose.summary import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.engine.local.continuations import solve_rates

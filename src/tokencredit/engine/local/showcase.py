@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.grade import grade_rollouts

@@ -1,6 +1,6 @@
 """Why a run on a GPU is slower than it could be: fast paths that were left to choose themselves and could not be taken."""
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.decode import why_not
 from tokencredit.engine.local.policy import Policy
 from tokencredit.probe.packed import why_not_packed

@@ -14,7 +14,8 @@ from typing import NamedTuple, TypedDict
 import torch
 
 from tokencredit.build import AggregatedObjective, sampled_evidence
-from tokencredit.config import TrainConfig
+from tokencredit.config import knobs
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.adapters import load_trained
@@ -37,7 +38,6 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.probe.forward import TokenEvidence
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import knobs
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokencredit.compose import to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config.resolve import to_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import write_gold

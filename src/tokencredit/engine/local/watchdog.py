@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokencredit.config import Guard
+from tokencredit.config.train import Guard
 
 ENTROPY, LENGTH, CUT = "entropy", "completions/mean_length", "completions/clipped_ratio"
 

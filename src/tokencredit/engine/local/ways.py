@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.decode import why_not
 from tokencredit.engine.local.passes import Passes, why_not_compiled
 from tokencredit.engine.local.pipeline import Pipeline

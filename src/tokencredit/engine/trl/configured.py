@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy, choose_device
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.engine.trl.settings import settle

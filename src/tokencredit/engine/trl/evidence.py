@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tokencredit.build import needed_evidence
+from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
-from tokencredit.stages import Recipe
 
 
 class ScoringPass(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, save_model
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener

@@ -14,8 +14,9 @@ from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback
 
-from tokencredit.compose import to_toml
-from tokencredit.config import TrainConfig
+from tokencredit.config import knobs
+from tokencredit.config.resolve import to_toml
+from tokencredit.config.train import TrainConfig
 from tokencredit.engine.data import fingerprint, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import check_gold, write_gold
 from tokencredit.engine.local.checkpoint import Progress
@@ -35,7 +36,6 @@ from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError
 from tokencredit.record import RunFolder, describe_environment
 from tokencredit.seeds import derive_seed
-from tokencredit.stages import knobs
 from tokencredit.storage.lock import locked
 from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_policy_loss
 
 from tokencredit.build import AggregatedObjective, build_objective
+from tokencredit.config import Recipe
+from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.functions.responses import (
     compare_responses,
     credit_responses,
@@ -21,8 +23,6 @@ from tokencredit.engine.functions.responses import (
 )
 from tokencredit.engine.verl.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
 from tokencredit.errors import ConfigError
-from tokencredit.recipes import RECIPES
-from tokencredit.stages import Recipe
 
 
 def register() -> list[str]:

@@ -19,6 +19,7 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from tokencredit.build import AggregatedObjective, build_objective
+from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.crediting import Crediting, own_part
 from tokencredit.engine.ranks import ProcessGroup
@@ -28,7 +29,6 @@ from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.probe.forward import watching_head
-from tokencredit.stages import Recipe
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""

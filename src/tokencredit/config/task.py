@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from tokencredit.stages import Count, Frozen, Positive, Share
-from tokencredit.stages.base import OnlyWhen
+from tokencredit.config import Count, Frozen, Positive, Share
+from tokencredit.config.base import OnlyWhen
 
 
 def _plain(value: Any, info: ValidationInfo) -> Any:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tokencredit.config.messages import shortened
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.table_words import read_table, settings_apart
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
-from tokencredit.recipes import RECIPES
-from tokencredit.table_words import read_table, settings_apart
 
 
 class Wanted(NamedTuple):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TypeGuard
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.models import pinned_name
 
 PATHS_OF_TASKS = ("path", "held_out_path")

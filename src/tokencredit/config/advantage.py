@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tokencredit.stages.base import CODE, NOTE, OURS, Choice, NonNegative, Number, Origin, Positive, PositiveShare
+from tokencredit.config.base import CODE, NOTE, OURS, Choice, NonNegative, Number, Origin, Positive, PositiveShare
 
 Preset = Annotated[Literal["tokencredit", "trl", "verl"], OURS]
 

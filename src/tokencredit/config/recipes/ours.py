@@ -1,9 +1,9 @@
 """Of our own. No paper: what each is a reading of stands beside it."""
 
-from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS
-from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.recipes.token_credit import CRF, CRF_ORIGINS
-from tokencredit.stages import DeltaCredit, NtfKeepCredit, OneSidedCredit, SiblingContextCredit, SiblingValueCredit
+from tokencredit.config import DeltaCredit, NtfKeepCredit, OneSidedCredit, SiblingContextCredit, SiblingValueCredit
+from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS
+from tokencredit.config.recipes.entry import RecipeEntry, varied
+from tokencredit.config.recipes.token_credit import CRF, CRF_ORIGINS
 
 _SYMMETRIC = DeltaCredit(lam_min=0.0, lam_max=2.0, scope="group", proxy="head", coefficient_map="symmetric")
 _SYMMETRIC_ORIGINS = DAPO_ORIGINS | {f"credit.{field}": "ours" for field in ("lam_min", "lam_max", "scope", "proxy", "coefficient_map")}

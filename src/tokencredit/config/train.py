@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tokencredit.stages import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
-from tokencredit.stages.base import OnlyWhen
-from tokencredit.task_choice import StepsTask, TaskChoice
+from tokencredit.config import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
+from tokencredit.config.base import OnlyWhen
+from tokencredit.config.task import StepsTask, TaskChoice
 
 AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
 """A file writes a list."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 
 SAVING = frozenset({"save_every", "save_best", "keep_last", "keep_every"})

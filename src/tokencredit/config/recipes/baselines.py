@@ -1,7 +1,6 @@
 """The critic-free baselines people expect: sequence-level advantages, every token of a response alike."""
 
-from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.stages import (
+from tokencredit.config import (
     CispoObjective,
     ClipCovObjective,
     DrGrpoAdvantage,
@@ -22,6 +21,7 @@ from tokencredit.stages import (
     RlooAdvantage,
     SapoObjective,
 )
+from tokencredit.config.recipes.entry import RecipeEntry, varied
 
 GRPO = Recipe(objective=PpoClipObjective(aggregation="sequence-mean"))
 DAPO = Recipe(shape=OverlongShape(), objective=PpoClipObjective(clip_low=0.2, clip_high=0.28, dual_clip=10.0))

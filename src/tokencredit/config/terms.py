@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from tokencredit.stages.base import CODE, OURS, Frozen, NonNegative, OnlyWhen, Positive
+from tokencredit.config.base import CODE, OURS, Frozen, NonNegative, OnlyWhen, Positive
 
 
 class Kl(Frozen):

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokencredit.choices import CHOICES
+from tokencredit.config.choices import CHOICES
+from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import shortened
 from tokencredit.nearest import nearest
 
 MAIN_FIELDS = {"jsonl": "path", "code": "path", "reasoning-gym": "dataset", "own": "path"}

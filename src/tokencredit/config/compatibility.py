@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tokencredit.stages.advantage import AdvantageChoice
-from tokencredit.stages.batching import BatchingChoice
-from tokencredit.stages.credit import CreditChoice
-from tokencredit.stages.objective import GmpoObjective, GspoObjective, ObjectiveChoice
-from tokencredit.stages.shape import ShapeChoice
-from tokencredit.stages.terms import Correction, Kl
+from tokencredit.config.advantage import AdvantageChoice
+from tokencredit.config.batching import BatchingChoice
+from tokencredit.config.credit import CreditChoice
+from tokencredit.config.objective import GmpoObjective, GspoObjective, ObjectiveChoice
+from tokencredit.config.shape import ShapeChoice
+from tokencredit.config.terms import Correction, Kl
 
 
 class Stages(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tokencredit.stages.base import (
+from tokencredit.config.base import (
     CODE,
     NOTE,
     OURS,

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from tokencredit.stages.advantage import AdvantageChoice, GrpoAdvantage
-from tokencredit.stages.base import CountOrZero, Frozen
-from tokencredit.stages.batching import BatchingChoice, ShuffledBatching
-from tokencredit.stages.credit import CreditChoice, UniformCredit
-from tokencredit.stages.objective import ObjectiveChoice, PpoClipObjective
-from tokencredit.stages.pairings import Stages, senseless
-from tokencredit.stages.shape import NoShape, ShapeChoice
-from tokencredit.stages.terms import Correction, Kl
+from tokencredit.config.advantage import AdvantageChoice, GrpoAdvantage
+from tokencredit.config.base import CountOrZero, Frozen
+from tokencredit.config.batching import BatchingChoice, ShuffledBatching
+from tokencredit.config.compatibility import Stages, senseless
+from tokencredit.config.credit import CreditChoice, UniformCredit
+from tokencredit.config.objective import ObjectiveChoice, PpoClipObjective
+from tokencredit.config.shape import NoShape, ShapeChoice
+from tokencredit.config.terms import Correction, Kl
 
 
 class Recipe(Frozen):

@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel
 
-from tokencredit.config import TrainConfig
-from tokencredit.stages import Recipe
+from tokencredit.config import Recipe
+from tokencredit.config.train import TrainConfig
 
 
 def _types_of(field: str) -> dict[str, type[BaseModel]]:

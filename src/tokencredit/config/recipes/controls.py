@@ -1,8 +1,8 @@
 """Controls: what a method must beat before it means anything."""
 
-from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS
-from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.stages import DeltaCredit, OneSidedCredit
+from tokencredit.config import DeltaCredit, OneSidedCredit
+from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS
+from tokencredit.config.recipes.entry import RecipeEntry, varied
 
 CONTROLS: dict[str, RecipeEntry] = {
     "positive-only": RecipeEntry(

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tokencredit.stages.base import (
+from tokencredit.config.base import (
     CODE,
     OURS,
     PAPER,

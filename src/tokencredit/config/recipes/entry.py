@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tokencredit.stages import Recipe
+from tokencredit.config import Recipe
 
 
 class RecipeEntry(NamedTuple):

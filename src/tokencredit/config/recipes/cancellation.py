@@ -1,8 +1,8 @@
 """Methods that let opposing signals cancel: objectives with exchangeable token gradients, and batching in which they meet."""
 
-from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS
-from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.stages import DfpoObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, SignBlindClipObjective
+from tokencredit.config import DfpoObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, SignBlindClipObjective
+from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS
+from tokencredit.config.recipes.entry import RecipeEntry, varied
 
 _DFPO_PAPER = "Token Gradient Cancellation, 2604.13088v1"
 _WHOLE_GROUPS = "reading: groups are kept whole, because a weight made exchangeable over half a group does not cancel"

@@ -1,6 +1,6 @@
 """The choices at each stage, one frozen class each, and the recipe that holds one of every stage. Imports no torch."""
 
-from tokencredit.stages.advantage import (
+from tokencredit.config.advantage import (
     WITHOUT_SIBLINGS,
     AsymAdvantage,
     CrfAdvantage,
@@ -16,15 +16,15 @@ from tokencredit.stages.advantage import (
     RemaxAdvantage,
     RlooAdvantage,
 )
-from tokencredit.stages.base import Choice, Count, CountOrZero, Frozen, NonNegative, Positive, Share, knobs, origin_of
-from tokencredit.stages.batching import (
+from tokencredit.config.base import Choice, Count, CountOrZero, Frozen, NonNegative, Positive, Share, knobs, origin_of
+from tokencredit.config.batching import (
     QueryPreservedBatching,
     RewardBalancedBatching,
     ShuffledBatching,
     StratifiedBatching,
     keeps_queries,
 )
-from tokencredit.stages.credit import (
+from tokencredit.config.credit import (
     DeltaCredit,
     EditMaskCredit,
     ForkingCredit,
@@ -37,7 +37,7 @@ from tokencredit.stages.credit import (
     SiblingValueCredit,
     UniformCredit,
 )
-from tokencredit.stages.objective import (
+from tokencredit.config.objective import (
     CispoObjective,
     ClipCovObjective,
     DfpoObjective,
@@ -50,9 +50,9 @@ from tokencredit.stages.objective import (
     SapoObjective,
     SignBlindClipObjective,
 )
-from tokencredit.stages.recipe import Recipe
-from tokencredit.stages.shape import IbpoShape, NoShape, OverlongShape
-from tokencredit.stages.terms import Correction, Kl
+from tokencredit.config.recipe import Recipe
+from tokencredit.config.shape import IbpoShape, NoShape, OverlongShape
+from tokencredit.config.terms import Correction, Kl
 
 __all__ = [
     "WITHOUT_SIBLINGS",

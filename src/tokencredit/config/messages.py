@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tokencredit.choices import CHOICES
-from tokencredit.config import TrainConfig
+from tokencredit.config.choices import CHOICES
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.nearest import nearest
 

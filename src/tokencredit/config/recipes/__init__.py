@@ -1,12 +1,12 @@
 """Name -> recipe: one choice per stage, with the authors' numbers. A recipe fixes stages only; the rest is the run's."""
 
-from tokencredit.recipes.baselines import BASELINES
-from tokencredit.recipes.cancellation import CANCELLATION
-from tokencredit.recipes.controls import CONTROLS
-from tokencredit.recipes.entry import RecipeEntry
-from tokencredit.recipes.focus import FOCUS
-from tokencredit.recipes.ours import OURS
-from tokencredit.recipes.token_credit import TOKEN_CREDIT
+from tokencredit.config.recipes.baselines import BASELINES
+from tokencredit.config.recipes.cancellation import CANCELLATION
+from tokencredit.config.recipes.controls import CONTROLS
+from tokencredit.config.recipes.entry import RecipeEntry
+from tokencredit.config.recipes.focus import FOCUS
+from tokencredit.config.recipes.ours import OURS
+from tokencredit.config.recipes.token_credit import TOKEN_CREDIT
 
 FAMILIES: dict[str, dict[str, RecipeEntry]] = {
     "baselines": BASELINES,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from tokencredit.stages.base import READING, Choice, OnlyWhen, Origin
+from tokencredit.config.base import READING, Choice, OnlyWhen, Origin
 
 
 class ShuffledBatching(Choice):

@@ -8,13 +8,13 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from tokencredit.config import TrainConfig
+from tokencredit.config.messages import first_line, in_words, shortened
+from tokencredit.config.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS, WEIGHTS_PRESETS
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.syntax import with_task_fields
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.mistakes import first_line, in_words, shortened
 from tokencredit.nearest import nearest
-from tokencredit.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS, WEIGHTS_PRESETS
-from tokencredit.recipes import RECIPES
-from tokencredit.task_words import with_task_fields
 
 DEEPEST = 8
 """Tables in tables that a config file may have; only what task.parameters holds lies deeper than two."""

@@ -1,7 +1,7 @@
 """FADE and its static probes: which prompts and which sign the update leans on."""
 
-from tokencredit.recipes.entry import RecipeEntry
-from tokencredit.stages import AsymAdvantage, FadeAdvantage, PowerAdvantage, Recipe
+from tokencredit.config import AsymAdvantage, FadeAdvantage, PowerAdvantage, Recipe
+from tokencredit.config.recipes.entry import RecipeEntry
 
 _PAPER = "FADE, 2607.01490"
 _ORIGINS = {"objective.aggregation": "reading: not published", "objective.clip_low": "reading: not published"}

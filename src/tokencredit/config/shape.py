@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from tokencredit.stages.base import NOTE, READING, Choice, Count, NonNegative, Origin, PositiveShare, Share
+from tokencredit.config.base import NOTE, READING, Choice, Count, NonNegative, Origin, PositiveShare, Share
 
 
 class NoShape(Choice):

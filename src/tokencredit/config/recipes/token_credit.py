@@ -1,8 +1,6 @@
 """Methods that tell the tokens of a response apart."""
 
-from tokencredit.recipes.baselines import DAPO, DAPO_ORIGINS, GRPO, GRPO_ORIGINS
-from tokencredit.recipes.entry import RecipeEntry, varied
-from tokencredit.stages import (
+from tokencredit.config import (
     CrfAdvantage,
     DeltaCredit,
     DrGrpoAdvantage,
@@ -16,6 +14,8 @@ from tokencredit.stages import (
     Recipe,
     ReinforcePlusPlusAdvantage,
 )
+from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS, GRPO, GRPO_ORIGINS
+from tokencredit.config.recipes.entry import RecipeEntry, varied
 
 _NTF_CLIP = PpoClipObjective(clip_low=0.2, clip_high=10.0, aggregation="sequence-mean")
 CRF_ORIGINS = {
