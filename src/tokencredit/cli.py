@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 
 from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, EXIT_STORAGE, ConfigError, GuardError, StorageError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 def _complain(problem: Exception, how: str = "") -> None:
     """A message may quote a file or a model; what it quotes must not steer the terminal."""
-    from tokencredit.report.visible import visible
+    from tokencredit.visible import visible
 
     said = "\n".join(visible(line) for line in str(problem).split("\n"))
     print(f"tokencredit: {how}{said}", file=sys.stderr)

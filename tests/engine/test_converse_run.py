@@ -20,13 +20,13 @@ from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.showcase import showcase
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.turns import turns_of
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.record import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, Rollouts, Scored
 
 

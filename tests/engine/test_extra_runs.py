@@ -21,9 +21,9 @@ from tokencredit.engine.local.metrics import step_metrics
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.step import TrainedBatch
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.storage.manifest import write_manifest
+from tokencredit.timing import Stopwatch
 
 LEAN: dict[str, Any] = {
     "steps": 2,

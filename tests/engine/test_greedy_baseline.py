@@ -19,8 +19,8 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import TrainedBatch
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.tasks import Problem, Task
+from tokencredit.timing import Stopwatch
 
 LEAN: dict[str, Any] = {
     "recipe": "remax",

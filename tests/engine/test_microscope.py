@@ -17,13 +17,13 @@ from tokencredit.diagnose import FINDINGS
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
 from tokencredit.engine.local.microscope import Lens, Microscope, StepEvidence, choose_rows
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
 from tokencredit.probe.forward import gather_evidence, response_logits
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, StepPlan
 
 CLIP = OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0)

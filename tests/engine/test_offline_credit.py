@@ -16,13 +16,13 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.record import TOKEN_COLUMNS
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited
 
 SAMPLED = {"vineppo", "ibpo", "ibpo-mask", "remax"}

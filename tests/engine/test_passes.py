@@ -25,13 +25,13 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.passes import PADDED, Passes, choose_passes
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.probe.forward import TokenEvidence, gather_evidence, response_logits, row_cost
 from tokencredit.probe.packed import packed_hidden
 from tokencredit.probe.packed_evidence import FeatureRoom, gather_packed_evidence
 from tokencredit.probe.packing import PackedLayout
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}

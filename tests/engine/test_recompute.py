@@ -153,7 +153,7 @@ def test_a_run_with_it_has_the_bits_of_one_without(tmp_path: Path, looks: int) -
 
 def test_a_run_computes_again_only_where_it_is_asked_to() -> None:
     from tokencredit.engine.crediting import StageState
-    from tokencredit.engine.local.stopwatch import Stopwatch
+    from tokencredit.timing import Stopwatch
 
     passes: list[int] = []
     for recompute in (False, True):

@@ -22,9 +22,9 @@ from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.revise import Comparison, Revisions, choose_comparisons, revise
 from tokencredit.engine.local.sample import Sampled
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.probe.forward import TokenEvidence
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 
 NAN = math.nan

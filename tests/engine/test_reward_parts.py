@@ -12,8 +12,8 @@ from tokencredit.config.train import Reward
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.prompting import Prompting
 from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.tasks.characters import character_tokenizer
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 
 WRITTEN = ["<think>1</think><answer>2</answer>", "<answer>2</answer>", "2", "<think></think><answer>3</answer>"]

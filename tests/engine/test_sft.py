@@ -15,11 +15,11 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.turns import turn_tokens, turns_of
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import Guess, Problem, Steps
+from tokencredit.timing import Stopwatch
 
 SMALL: dict[str, Any] = {
     "steps": 3,

@@ -19,12 +19,12 @@ from tokencredit.engine.local.memory import is_out_of_memory, recut, with_half_o
 from tokencredit.engine.local.refused import _score_again
 from tokencredit.engine.local.sample import sample_plainly
 from tokencredit.engine.local.showcase import showcase
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import GuardError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.probe import forward
 from tokencredit.probe.forward import row_cost
+from tokencredit.timing import Stopwatch
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
 

@@ -12,7 +12,7 @@ MODULES = (
     "credit.one_sided",
     "credit.edit_mask",
     "credit.process",
-    "shape.repair_bonus",
+    "repair_bonus",
     "probe.edits",
 )
 """In an order in which every module comes after those that it imports."""
@@ -141,12 +141,12 @@ STEPS: dict[str, Edit] = {
 """Where a step begins, and what its ends are worth."""
 
 REPAIRS: dict[str, Edit] = {
-    "successes are paid too": Edit("shape.repair_bonus", "score <= correct_above", "~score.isnan()"),
-    "the ungraded are failures": Edit("shape.repair_bonus", "score <= correct_above", "~(score > correct_above)"),
-    "a bonus for any repair": Edit("shape.repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
-    "the repair is worth a whole success": Edit("shape.repair_bonus", "weight * repair_value * repaired", "weight * repaired"),
-    "weight is ignored": Edit("shape.repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
-    "hopeless failures pay": Edit("shape.repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
+    "successes are paid too": Edit("repair_bonus", "score <= correct_above", "~score.isnan()"),
+    "the ungraded are failures": Edit("repair_bonus", "score <= correct_above", "~(score > correct_above)"),
+    "a bonus for any repair": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
+    "the repair is worth a whole success": Edit("repair_bonus", "weight * repair_value * repaired", "weight * repaired"),
+    "weight is ignored": Edit("repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
+    "hopeless failures pay": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
     "insertions leave no mark": Edit(
         "probe.edits",
         "        marked[min(",

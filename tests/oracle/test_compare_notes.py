@@ -9,7 +9,7 @@ from made_up_comparison import make_comparison
 from tokencredit.compare.document import concluded
 from tokencredit.compare.pairs import TOLD
 from tokencredit.report.comparison import IN_THE_FOREST
-from tokencredit.student import critical
+from tokencredit.stats import critical
 
 
 def about(words: str, notes: list[str]) -> list[str]:

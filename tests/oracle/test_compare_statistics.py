@@ -10,7 +10,7 @@ import pytest
 from tokencredit.compare.intervals import FEW, UNKNOWN, Bounds, cut, resamples, tail
 from tokencredit.compare.power import power, seeds_needed
 from tokencredit.compare.statistics import improvement, outcomes, paired, points
-from tokencredit.student import critical, incomplete_beta, two_sided
+from tokencredit.stats import critical, incomplete_beta, two_sided
 
 
 def every_resampled_mean(strata: Sequence[Sequence[float]]) -> list[float]:

@@ -23,7 +23,7 @@ from tokencredit.bench.credit.quality import (
     without_entropy,
 )
 from tokencredit.bench.credit.recorded import gradient_record
-from tokencredit.student import two_sided
+from tokencredit.stats import two_sided
 
 
 def test_bonferroni_halves_the_level_over_all_comparisons() -> None:

@@ -48,7 +48,7 @@ def config_of(seed: int) -> TrainConfig:
 def _marked(where: "Synchronized[int]") -> None:
     """Say in shared memory which stage the run is in."""
     from tokencredit.engine.local import train as loop
-    from tokencredit.engine.local.stopwatch import Stopwatch
+    from tokencredit.timing import Stopwatch
 
     stage = Stopwatch.stage
 

@@ -15,7 +15,7 @@ from tokencredit.report.folder import Run
 from tokencredit.report.happened import FEW, MOST, MOST_ROWS, Changed, Resume, Said, happened
 from tokencredit.report.notices import NOT_ISOLATED, TRUSTED, notices
 from tokencredit.report.page import render
-from tokencredit.report.visible import visible
+from tokencredit.visible import visible
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> None:

@@ -6,7 +6,7 @@ from tokencredit.audit.causes import CAUSES, OTHER, Cell, audit_cell
 from tokencredit.audit.scene import CONDITIONS
 from tokencredit.audit.subject import Subject
 from tokencredit.config import Recipe
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 
 def audit_recipe(recipe: Recipe, *, conditions: Iterable[str] = tuple(CONDITIONS), seed: int = 0) -> dict[str, Cell]:

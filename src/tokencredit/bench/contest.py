@@ -9,7 +9,7 @@ from tokencredit.bench.shapes import Shape
 from tokencredit.bench.synthetic import Batch, Load
 from tokencredit.bench.timing import Tried, allocated, free, peak_bytes, ran_out, seconds, try_once
 from tokencredit.bench.trl_path import load_trl, why_no_trl
-from tokencredit.engine.local.stopwatch import Stopwatch
+from tokencredit.timing import Stopwatch
 from tokencredit.types import StepResult
 
 

@@ -21,10 +21,10 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.tasks import TASKS
+from tokencredit.timing import Stopwatch
 
 OURS = ("dapo", "delta")
 WARM_UP = 2

@@ -12,9 +12,9 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.record import describe_environment
+from tokencredit.timing import Stopwatch
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:

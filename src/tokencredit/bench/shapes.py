@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
 
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 
 class Shape(NamedTuple):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from tokencredit.engine.local.memory import is_out_of_memory
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.errors import GuardError
+from tokencredit.timing import Stopwatch
 
 Call = Callable[[], object]
 

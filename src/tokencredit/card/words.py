@@ -7,9 +7,9 @@ from typing import Any
 
 from tokencredit.card.base import QUANTIZED, base_license, base_name, is_quantized
 from tokencredit.card.markdown import block, code, plain, table
+from tokencredit.intervals import EXPLAINED, wilson
 from tokencredit.report.folder import Run, setting
 from tokencredit.report.headline import Headline, headline
-from tokencredit.report.intervals import EXPLAINED, wilson
 from tokencredit.report.methods import Methods, flat, methods, shown
 from tokencredit.report.notices import notices
 from tokencredit.report.tokens import number

@@ -14,7 +14,7 @@ from rich.table import Table
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 if TYPE_CHECKING:
     from tokencredit.audit import Cell, Subject

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.nearest import nearest
 from tokencredit.storage.whole import write_whole
+from tokencredit.text import nearest
 
 if TYPE_CHECKING:
     from tokencredit.bench.part import Shown

@@ -15,8 +15,8 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.record import RunFolder
-from tokencredit.report.visible import visible
 from tokencredit.seeds import derive_seed
+from tokencredit.visible import visible
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.policy import Policy

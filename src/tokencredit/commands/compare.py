@@ -26,8 +26,8 @@ from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import pinned_name
 from tokencredit.record import describe_environment
 from tokencredit.report.methods import flat
-from tokencredit.report.visible import brief
 from tokencredit.storage.lock import locked
+from tokencredit.visible import brief
 
 if TYPE_CHECKING:
     from tokencredit.commands.compare_progress import AllRuns

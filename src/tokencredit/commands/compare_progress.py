@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tokencredit.compare.plan import PlannedRun
 from tokencredit.compare.rows import Row
 from tokencredit.compare.run import Failure
-from tokencredit.report.visible import visible
 from tokencredit.report.words import duration
+from tokencredit.visible import visible
 
 
 def seconds_left(elapsed: float, done: float, left: float) -> float | None:

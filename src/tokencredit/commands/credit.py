@@ -12,8 +12,8 @@ from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.report.visible import visible
 from tokencredit.rollout_file.write import check_out, write_columns
+from tokencredit.visible import visible
 
 Layer = Mapping[str, Any]
 

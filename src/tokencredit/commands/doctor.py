@@ -13,7 +13,7 @@ from rich.table import Table
 from tokencredit.bases import shipped_bases
 from tokencredit.errors import EXIT_OK
 from tokencredit.record import PACKAGES
-from tokencredit.report.visible import visible
+from tokencredit.visible import visible
 
 EXTRAS = {
     "tasks": ("reasoning-gym",),

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tokencredit.commands.asked import Setting
-from tokencredit.engine.local.estimates import Estimate
 from tokencredit.engine.local.measure import Measured
 from tokencredit.engine.local.suits import Verdict
-from tokencredit.report.visible import brief, visible
+from tokencredit.estimates import Estimate
+from tokencredit.visible import brief, visible
 
 
 def print_found(

@@ -14,7 +14,7 @@ from tokencredit.config import Choice, Frozen, Recipe, origin_of
 from tokencredit.config.choices import STAGES
 from tokencredit.config.recipes import FAMILIES, RECIPES, RecipeEntry
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from tokencredit.errors import EXIT_GUARD, EXIT_OK
-from tokencredit.report.visible import brief
+from tokencredit.visible import brief
 
 
 @dataclass(frozen=True)

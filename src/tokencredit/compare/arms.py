@@ -10,7 +10,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, validated
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
 """Everything else is the same for all, or they would not be compared on the same thing.

@@ -13,8 +13,8 @@ from tokencredit.compare.run import Failure
 from tokencredit.compare.summary import summarize
 from tokencredit.compare.tuning import tune
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
 from tokencredit.storage.whole import write_whole
+from tokencredit.text import nearest
 
 JSON_FILE, PAGE_FILE = "comparison.json", "comparison.html"
 THRESHOLD = 0.8

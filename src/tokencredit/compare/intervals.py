@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokencredit.seeds import derive_seed
-from tokencredit.student import critical
+from tokencredit.stats import critical
 
 Numbers = NDArray[np.float64]
 DRAWS = 10_000

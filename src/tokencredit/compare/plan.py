@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tokencredit.compare.arms import RATE, Arm, with_settings
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 TUNING_SEEDS_FROM = 10_000
 LONGEST_NAME = 60

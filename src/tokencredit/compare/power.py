@@ -3,7 +3,7 @@
 import math
 from functools import cache
 
-from tokencredit.student import critical
+from tokencredit.stats import critical
 
 MOST_SEEDS = 10_000
 limit_of = cache(critical)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokencredit.compare.intervals import DRAWS, Bounds, Intervals, Numbers, between, freedom_of, resamples, student
-from tokencredit.report.intervals import wilson
+from tokencredit.intervals import wilson
 
 
 class Paired(NamedTuple):

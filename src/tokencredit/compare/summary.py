@@ -14,7 +14,7 @@ from tokencredit.compare.power import seeds_needed
 from tokencredit.compare.reaching import reaching
 from tokencredit.compare.rows import Row
 from tokencredit.compare.statistics import Improvement, Paired, improvement, outcomes, paired
-from tokencredit.student import critical
+from tokencredit.stats import critical
 
 CLAIM = 0.1
 """The gain that is asked about beside the one that was seen."""

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tokencredit.compare.pairs import TOLD
 from tokencredit.report import effects
-from tokencredit.report.visible import brief, visible
+from tokencredit.visible import brief, visible
 
 
 def print_comparison(told: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 from tokencredit.config.choices import CHOICES
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 MISTAKES_NAMED = 6
 

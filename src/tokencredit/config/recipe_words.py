@@ -7,7 +7,7 @@ from tokencredit.config.messages import shortened
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.table_words import read_table, settings_apart
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 
 class Wanted(NamedTuple):

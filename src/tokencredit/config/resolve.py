@@ -14,7 +14,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.syntax import with_task_fields
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 DEEPEST = 8
 """Tables in tables that a config file may have; only what task.parameters holds lies deeper than two."""

@@ -6,7 +6,7 @@ from typing import Any
 from tokencredit.config.choices import CHOICES
 from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 MAIN_FIELDS = {"jsonl": "path", "code": "path", "reasoning-gym": "dataset", "own": "path"}
 """What may follow the colon."""

@@ -13,7 +13,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, read_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 RecipeSource = str | Path | Mapping[str, Any] | Recipe
 

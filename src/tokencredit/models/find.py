@@ -7,8 +7,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.models.hub import hub_folder, is_hub_id, pinned_id
 from tokencredit.models.smollm import NAME as SMOLLM
 from tokencredit.models.smollm import smollm_folder
-from tokencredit.nearest import nearest
 from tokencredit.storage.checkpoints import best_model
+from tokencredit.text import nearest
 
 
 def _is_folder(path: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokencredit.report.tokens import Response, StepTokens, number
-from tokencredit.report.visible import brief, visible
+from tokencredit.visible import brief, visible
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9

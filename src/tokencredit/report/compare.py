@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokencredit.report.folder import Run
 from tokencredit.report.methods import flat, shown
-from tokencredit.report.visible import brief
+from tokencredit.visible import brief
 
 
 class Difference(NamedTuple):

@@ -18,8 +18,8 @@ from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
 from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
-from tokencredit.report.visible import brief, visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
+from tokencredit.visible import brief, visible_in
 
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from tokencredit.own_version import own_version
 from tokencredit.report.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
 from tokencredit.report.page import content_policy
-from tokencredit.report.visible import visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
 from tokencredit.storage.whole import write_whole
+from tokencredit.visible import visible_in
 
 Record = Mapping[str, Any]
 STYLES = ("page.css", "tokens.css", "bench.css")

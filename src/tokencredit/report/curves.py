@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tokencredit.intervals import wilson
 from tokencredit.report.folder import Run
-from tokencredit.report.intervals import wilson
 from tokencredit.report.tokens import number
 from tokencredit.report.words import hundreds
 

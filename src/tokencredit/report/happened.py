@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from tokencredit.report.folder import Run
 from tokencredit.report.tokens import number
-from tokencredit.report.visible import brief
 from tokencredit.report.words import percent
+from tokencredit.visible import brief
 
 KINDS = {
     "guard": "batch refused",

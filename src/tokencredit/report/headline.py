@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from tokencredit.intervals import Interval, wilson
 from tokencredit.report.folder import Run, setting
-from tokencredit.report.intervals import Interval, wilson
 from tokencredit.report.tokens import number
-from tokencredit.report.visible import brief
+from tokencredit.visible import brief
 
 
 @dataclass(frozen=True)

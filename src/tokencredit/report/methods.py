@@ -12,7 +12,7 @@ from tokencredit.config.table_words import write_table
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
-from tokencredit.report.visible import brief, visible
+from tokencredit.visible import brief, visible
 
 
 @dataclass(frozen=True)

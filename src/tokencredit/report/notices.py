@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokencredit.report.folder import Run, setting
 from tokencredit.report.methods import flat
-from tokencredit.report.visible import visible
+from tokencredit.visible import visible
 
 TRUSTED = (
     "Code shipped with the model was executed (trust_remote_code = true). "

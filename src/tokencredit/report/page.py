@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.errors import ConfigError
+from tokencredit.intervals import EXPLAINED
 from tokencredit.own_version import own_version
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
@@ -20,12 +21,11 @@ from tokencredit.report.curves import Curve, curves
 from tokencredit.report.folder import Run
 from tokencredit.report.happened import happened
 from tokencredit.report.headline import headline
-from tokencredit.report.intervals import EXPLAINED
 from tokencredit.report.methods import methods
 from tokencredit.report.notices import notices
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
-from tokencredit.report.visible import brief, visible_in
 from tokencredit.report.words import duration, grouped, hundreds, percent
+from tokencredit.visible import brief, visible_in
 
 STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")
 SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")

@@ -5,7 +5,7 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
 from tokencredit.report.tokens import StepTokens, number
-from tokencredit.report.visible import visible_in
+from tokencredit.visible import visible_in
 
 VERDICTS = ("right", "wrong", "ungraded")
 MOST_STEPS = 1000

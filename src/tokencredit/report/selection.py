@@ -9,7 +9,7 @@ from tokencredit.report.blocks import OF_FINDINGS, page_json, rounded, token_blo
 from tokencredit.report.folder import Run
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.tokens import StepTokens, number, read_step
-from tokencredit.report.visible import visible_in
+from tokencredit.visible import visible_in
 
 PAGE_BUDGET = 5_000_000
 """Bytes a page may have."""

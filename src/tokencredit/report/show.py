@@ -10,7 +10,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
 from tokencredit.report.terminal import shade
 from tokencredit.report.tokens import Response, StepTokens, read_step
-from tokencredit.report.visible import visible
+from tokencredit.visible import visible
 
 
 class Colouring(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
-from tokencredit.report.visible import brief, visible
+from tokencredit.visible import brief, visible
 
 NEEDED = ("row", "group", "position", "text")
 EVIDENCE = (

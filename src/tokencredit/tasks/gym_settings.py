@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
 from tokencredit.grade.gym_entries import SET_BY_THE_RUN, fitted, known_datasets, make_dataset, settings_of
-from tokencredit.nearest import nearest
+from tokencredit.text import nearest
 
 NO_ANSWER = "it gives no answer of its own, so that nobody can tell whether its scorer works"
 BY_HASH = "its problems or answers change with Python's hash seed: a resumed run would be asked something else"

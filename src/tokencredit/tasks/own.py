@@ -12,8 +12,8 @@ from typing import Any
 
 from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
-from tokencredit.nearest import nearest
 from tokencredit.tasks.protocol import Problem, Task
+from tokencredit.text import nearest
 
 NEEDED = {
     "problems": "problems(self, count, *, split, seed) -> list[Problem]",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tokencredit.student import critical
+from tokencredit.stats import critical
 
 
 class Paired(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokencredit.bench.part import Shown
-from tokencredit.report.visible import brief
+from tokencredit.visible import brief
 
 Record = Mapping[str, Any]
 

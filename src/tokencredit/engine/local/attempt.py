@@ -8,9 +8,9 @@ from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.batch_file import StoredBatch
 from tokencredit.engine.local.memory import Tell
 from tokencredit.engine.local.step import Stepper, TrainedBatch
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, as_result, as_taken
 from tokencredit.errors import BadNumbersError
+from tokencredit.timing import Stopwatch
 
 
 @dataclass(slots=True, kw_only=True)

@@ -29,7 +29,6 @@ from tokencredit.engine.local.checkpoint import (
     writing,
 )
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.probe.forward import TokenEvidence
@@ -37,6 +36,7 @@ from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.whole import publishing, remove_folder
+from tokencredit.timing import Stopwatch
 
 REFUSAL = "refusal.json"
 KEPT = 3

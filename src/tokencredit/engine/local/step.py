@@ -32,13 +32,13 @@ from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.recompute import recomputable_layers
 from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.sampler import with_sampler
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.probe.forward import TokenEvidence
 from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
+from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 
 

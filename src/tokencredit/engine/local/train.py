@@ -41,7 +41,6 @@ from tokencredit.engine.local.resume import find_resume_point, go_on_from
 from tokencredit.engine.local.signals import Abandoned, StopRequest
 from tokencredit.engine.local.slower import slower_in_words
 from tokencredit.engine.local.step import Stepper, learning_rate
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.update import as_result
 from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
 from tokencredit.engine.local.ways import ways_taken
@@ -52,6 +51,7 @@ from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
+from tokencredit.timing import Stopwatch
 
 
 class Outcome(NamedTuple):

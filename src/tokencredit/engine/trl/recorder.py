@@ -17,7 +17,6 @@ from tokencredit.engine.local.metrics import step_metrics
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.reward_parts import part_means, reward_parts
 from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.engine.trl.planned import PlannedBatch
@@ -28,6 +27,7 @@ from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
 from tokencredit.storage.whole import remove_folder
 from tokencredit.tasks import Problem, Task
+from tokencredit.timing import Stopwatch
 from tokencredit.types import StepResult
 
 PROGRESS_FILE = "run.json"

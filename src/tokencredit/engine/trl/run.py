@@ -28,7 +28,6 @@ from tokencredit.engine.local.policy import Policy, load_policy, set_threads
 from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import learning_rate
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
 from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
@@ -38,6 +37,7 @@ from tokencredit.record import RunFolder, describe_environment
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
+from tokencredit.timing import Stopwatch
 
 PACKAGES = ("trl", "accelerate", "datasets")
 

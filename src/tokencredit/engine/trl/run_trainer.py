@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.stopwatch import Stopwatch
 from tokencredit.engine.trl.planned import PlannedBatch
 from tokencredit.engine.trl.trainer import CreditGRPOTrainer
 from tokencredit.errors import GuardError
+from tokencredit.timing import Stopwatch
 
 
 class RunTrainer(CreditGRPOTrainer):

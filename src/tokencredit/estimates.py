@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tokencredit.report.intervals import Z, wilson
+from tokencredit.intervals import Z, wilson
 
 
 class Estimate(NamedTuple):

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from tokencredit.shape.kl_penalty import kl_penalty
-from tokencredit.shape.overlong import overlong_penalty
-from tokencredit.shape.repair_bonus import repair_bonus
-from tokencredit.shape.stage import ShapeInputs, ShapeMethod
+from tokencredit.kl_penalty import kl_penalty
+from tokencredit.overlong import overlong_penalty
+from tokencredit.repair_bonus import repair_bonus
+from tokencredit.stage import ShapeInputs, ShapeMethod
 
 
 def _none(inputs: ShapeInputs) -> Tensor:
