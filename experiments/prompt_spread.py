@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.advantage.c_rf import c_rf_advantage
-from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.group import grpo_advantage
 from tokencredit.bench.credit.compare_gradients import draw_reference, halves_of, products_of
 from tokencredit.bench.credit.drawn import draw_batch
 from tokencredit.bench.credit.gradients import gradients_of

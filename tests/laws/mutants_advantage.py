@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from laws.source_edits import Edit, loaded_with
-from tokencredit.advantage.stage import Advantage, AdvantageInputs
+from tokencredit.advantage.base import Advantage, AdvantageInputs
 
 GROUP_IDS = [-3, 6, 40]
 GREEDY = {-3: 0.5, 6: 1.0, 40: -0.25}
@@ -53,10 +53,10 @@ def advantage_of(table, kind: str, inputs: AdvantageInputs, **options: Any) -> T
 MODULES = (
     "masked",
     "advantage.preset",
-    "advantage.stage",
-    "advantage.whiten",
+    "advantage.base",
+    "advantage.whitened",
     "advantage.focal",
-    "advantage.grpo",
+    "advantage.group",
     "advantage.dr_grpo",
     "advantage.rloo",
     "advantage.reinforce_pp",
@@ -136,10 +136,10 @@ BATCH_LEVEL: dict[str, Edit] = {
         "    value = value - group_statistics(value, group).mean\n"
         "    return whitened(value, length",
     ),
-    "whitened without a mean": Edit("advantage.whiten", "(value - mean) / spread", "value / spread"),
-    "epsilon beside the standard deviation": Edit("advantage.whiten", "std.hypot(std.new_tensor(math.sqrt(epsilon)))", "(std + epsilon)"),
-    "a response without tokens is whitened": Edit("advantage.whiten", "(times > 0) & ", ""),
-    "no guard against rounding": Edit("advantage.whiten", " & (std > 0)", ""),
+    "whitened without a mean": Edit("advantage.whitened", "(value - mean) / spread", "value / spread"),
+    "epsilon beside the standard deviation": Edit("advantage.whitened", "std.hypot(std.new_tensor(math.sqrt(epsilon)))", "(std + epsilon)"),
+    "a response without tokens is whitened": Edit("advantage.whitened", "(times > 0) & ", ""),
+    "no guard against rounding": Edit("advantage.whitened", " & (std > 0)", ""),
     "tokens are responses": Edit(
         "advantage.reinforce_pp", 'length if over == "tokens" else torch.ones_like(length)', "torch.ones_like(length)"
     ),
@@ -172,7 +172,7 @@ BATCH_LEVEL: dict[str, Edit] = {
     "the threshold is a success": Edit("advantage.c_rf", "value > threshold", "value >= threshold"),
     "ungraded is a failure": Edit("advantage.c_rf", "failure = graded & ~success", "failure = ~success"),
     "the shaped reward is the outcome": Edit(
-        "advantage.stage", "function(inputs.score, inputs.group", "function(inputs.reward, inputs.group"
+        "advantage.base", "function(inputs.score, inputs.group", "function(inputs.reward, inputs.group"
     ),
 }
 """Whitening, boosts and sides over the whole batch."""

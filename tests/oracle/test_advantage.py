@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tokencredit.advantage import group_advantage
-from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.group import grpo_advantage
 
 NAN = math.nan
 KINDS = ("grpo", "dr-grpo", "rloo")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.group import grpo_advantage
 from tokencredit.build import build_credit
 from tokencredit.config import knobs
 from tokencredit.config.base import Choice

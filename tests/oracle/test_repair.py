@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import torch
 
-from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.group import grpo_advantage
 from tokencredit.probe.edits import edit_distance, edited_tokens
 from tokencredit.shape import SHAPES, ShapeInputs, repair_bonus
 

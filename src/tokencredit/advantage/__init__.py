@@ -6,11 +6,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.advantage.asym import asym_advantage
+from tokencredit.advantage.base import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards, from_scores
 from tokencredit.advantage.c_rf import c_rf_advantage
 from tokencredit.advantage.dr_grpo import dr_grpo_advantage
 from tokencredit.advantage.fade import fade_advantage
 from tokencredit.advantage.gpg import gpg_advantage
-from tokencredit.advantage.grpo import grpo_advantage
+from tokencredit.advantage.group import grpo_advantage
 from tokencredit.advantage.opo import opo_advantage
 from tokencredit.advantage.pass_at_k import pass_at_k_advantage
 from tokencredit.advantage.power import power_advantage
@@ -19,7 +20,6 @@ from tokencredit.advantage.reinforce_pp import reinforce_pp_advantage
 from tokencredit.advantage.reinforce_pp_baseline import reinforce_pp_baseline_advantage
 from tokencredit.advantage.remax import remax_stage
 from tokencredit.advantage.rloo import rloo_advantage
-from tokencredit.advantage.stage import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards, from_scores
 from tokencredit.types import Evidence
 
 ADVANTAGES: dict[str, Advantage] = {

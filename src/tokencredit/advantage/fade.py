@@ -2,8 +2,8 @@
 
 import math
 
+from tokencredit.advantage.base import AdvantageInputs, AdvantageOutcome
 from tokencredit.advantage.focal import focal_advantage
-from tokencredit.advantage.stage import AdvantageInputs, AdvantageOutcome
 from tokencredit.masked import masked_mean
 from tokencredit.types import State
 

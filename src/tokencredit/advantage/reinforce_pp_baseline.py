@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.advantage.preset import PresetName, comparable, preset_named
-from tokencredit.advantage.whiten import whitened
+from tokencredit.advantage.whitened import whitened
 from tokencredit.masked import group_statistics
 
 

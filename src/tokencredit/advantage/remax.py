@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tokencredit.advantage.base import AdvantageInputs, AdvantageOutcome
 from tokencredit.advantage.preset import PRESETS, comparable
-from tokencredit.advantage.stage import AdvantageInputs, AdvantageOutcome
 from tokencredit.types import State
 
 
