@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tokencredit.credit import swept
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.credit.discriminator import DeltaOptions, scope_coefficients
+from tokencredit.credit.delta import dispatch as swept
+from tokencredit.credit.delta.accumulators import Temperature
+from tokencredit.credit.delta.algorithm import DeltaOptions, scope_coefficients
+from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors, hidden_gradient_vectors
 from tokencredit.credit.features import DeviceFeatures, FeatureStore
-from tokencredit.credit.phases import Temperature
-from tokencredit.credit.vectors import DenseVectors, HeadVectors, hidden_gradient_vectors
 from tokencredit.kernels.features import fused_scoring, plain, rows, scores, sweeps
 
 GPU = torch.device("cuda")

@@ -15,8 +15,8 @@ from torch import Tensor
 from engine.crediting_cases import SPLITS, credit_case, crediting_of, made_up_case
 from forked import run_forked
 from laws.source_edits import Edit, loaded_with
-from tokencredit.credit.phases import CentroidSums, MarginMoments, ScopeIds, ScoreMass
-from tokencredit.credit.vectors import DenseVectors
+from tokencredit.credit.delta.accumulators import CentroidSums, MarginMoments, ScopeIds, ScoreMass
+from tokencredit.credit.delta.vectors import DenseVectors
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.ranks import ALONE, ProcessGroup, Ranks, loadable, merging
 from tokencredit.engine.training import step_statistic

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from laws.delta_cases import SOFT, WIDTH, Case, Law, assert_near, coefficients, own_margins, scope, tokens_of
-from tokencredit.credit.uniform import uniform_credit
+from tokencredit.credit.masks import uniform_credit
 
 
 def law_mean_is_one_in_every_scope(delta: SimpleNamespace, case: Case) -> None:

@@ -10,8 +10,8 @@ from tokencredit.credit import CreditInputs
 from tokencredit.credit.features import DeviceFeatures
 
 MODULES = (
-    "credit.vectors", "credit.phases", "credit.discriminator", "credit.features", "credit.tiles",
-    "credit.sweeps", "credit.lean", "credit.hidden_gradient", "credit.swept", "credit.delta",
+    "credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.features", "credit.delta.layout",
+    "credit.delta.batched_vectors", "credit.delta.batched", "credit.delta.hidden_gradient", "credit.delta.dispatch", "credit.delta",
 )  # fmt: skip
 """In the order in which they import one another."""
 
@@ -32,7 +32,7 @@ def always_swept(delta: SimpleNamespace) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(delta), "delta_coefficients": delta_coefficients, "delta_credit": delta_credit})
 
 
-LEAN, SWEPT, TILES = "credit.lean", "credit.swept", "credit.tiles"
+LEAN, SWEPT, TILES = "credit.delta.batched", "credit.delta.dispatch", "credit.delta.layout"
 
 SWEEPS: dict[str, Edit] = {
     "one centroid's share of the offset": Edit(LEAN, "weighted.view(-1, 2).sum(1)", "weighted[::2]"),
@@ -43,9 +43,9 @@ SWEEPS: dict[str, Edit] = {
     "symmetric map at each side's own temperature": Edit(LEAN, "slope, shift = slope * again, shift * again", ""),
     "pooled temperature of unturned margins": Edit(LEAN, "negative._replace(mean=-negative.mean)", "negative"),
     "sides share one mass": Edit(LEAN, ".total[:, 0].clamp(min=FLOOR)", ".total[:, 0].view(-1, 2).sum(1).repeat_interleave(2)"),
-    "empty slots of the head have products": Edit("credit.sweeps", "dot.where(tiles.place >= 0, 0.0)", "dot"),
+    "empty slots of the head have products": Edit("credit.delta.batched_vectors", "dot.where(tiles.place >= 0, 0.0)", "dot"),
     "row proxy without confidence": Edit(SWEPT, "-logp[piece.tiles.cell].expm1()", "1 + 0 * logp[piece.tiles.cell]"),
-    "hidden gradient of all tokens": Edit("credit.hidden_gradient", "if top_k >= len(head):", "if True:"),
+    "hidden gradient of all tokens": Edit("credit.delta.hidden_gradient", "if top_k >= len(head):", "if True:"),
     "a chunk replaces the sum before it": Edit(LEAN, "total = summed if total is None else total + summed", "total = summed"),
     "places of other tokens": Edit(SWEPT, "2 * scopes.most, place - run.start", "2 * scopes.most, (place - run.start) // 2"),
     "chunks of a scope forgotten": Edit(SWEPT, "for number in wanted or [0]:", "for number in wanted[:1] or [0]:"),
@@ -57,7 +57,9 @@ SWEEPS: dict[str, Edit] = {
     "scopes are counted": Edit(TILES, "count = max(1, min(most, len(scope) // 2))", "count = max(1, int(two_sided.sum()))"),
     "tokens are picked by a mask": Edit(TILES, "    length = active.sum(1)\n", "    length = active.sum(1)\n    active[active]\n"),
     "temperatures are read at once": Edit(LEAN, "self._read: list[Temperature] | None = None", "self._read = None; self._list()"),
-    "all features are copied": Edit("credit.sweeps", "yield features, piece.tiles, scale", "yield features * 1, piece.tiles, scale"),
+    "all features are copied": Edit(
+        "credit.delta.batched_vectors", "yield features, piece.tiles, scale", "yield features * 1, piece.tiles, scale"
+    ),
     "temperatures cost a sweep": Edit(
         LEAN, "        columns = [", "        sweeps.dots(direction, by_scope=contrast)\n        columns = ["
     ),

@@ -6,14 +6,14 @@ from laws.source_edits import Edit, loaded_with
 
 MODULES = (
     "credit.carried",
-    "credit.vectors",
-    "credit.phases",
-    "credit.discriminator",
+    "credit.delta.vectors",
+    "credit.delta.accumulators",
+    "credit.delta.algorithm",
     "credit.delta",
     "credit.ntf",
     "credit.ntf_keep",
     "credit.siblings",
-    "credit.sibling_value",
+    "credit.sibling_credit",
     "credit.sibling_context",
 )
 """In an order in which every module comes after those that it imports."""
@@ -25,23 +25,27 @@ def ours_with(edit: Edit | None = None) -> SimpleNamespace:
 
 MOMENTUM: dict[str, Edit] = {
     "the past counts without momentum": Edit(
-        "credit.phases", "        if past is None or not momentum:", "        momentum = momentum or 0.5\n        if past is None:"
+        "credit.delta.accumulators",
+        "        if past is None or not momentum:",
+        "        momentum = momentum or 0.5\n        if past is None:",
     ),
-    "the past is all there is": Edit("credit.phases", "* (momentum / 2)", "* (1 / 2)"),
-    "half the past": Edit("credit.phases", "* (momentum / 2)", "* (momentum / 4)"),
-    "the midpoint moves": Edit("credit.phases", "negative=self.negative - turn", "negative=self.negative"),
+    "the past is all there is": Edit("credit.delta.accumulators", "* (momentum / 2)", "* (1 / 2)"),
+    "half the past": Edit("credit.delta.accumulators", "* (momentum / 2)", "* (momentum / 4)"),
+    "the midpoint moves": Edit("credit.delta.accumulators", "negative=self.negative - turn", "negative=self.negative"),
     "momentum turns away": Edit(
-        "credit.phases", "self.positive + turn, negative=self.negative - turn", "self.positive - turn, negative=self.negative + turn"
+        "credit.delta.accumulators",
+        "self.positive + turn, negative=self.negative - turn",
+        "self.positive - turn, negative=self.negative + turn",
     ),
     "scopes count alike": Edit("credit.delta", "first.direction, result.mass)", "first.direction, 1.0)"),
     "what was blended is remembered": Edit(
-        "credit.discriminator", "temperature, first, sum", "temperature, first.steadied(options.past, options.momentum), sum"
+        "credit.delta.algorithm", "temperature, first, sum", "temperature, first.steadied(options.past, options.momentum), sum"
     ),
-    "what was refined is remembered": Edit("credit.discriminator", "temperature, first, sum", "temperature, centroids, sum"),
+    "what was refined is remembered": Edit("credit.delta.algorithm", "temperature, first, sum", "temperature, centroids, sum"),
     "the newest is forgotten": Edit("credit.delta", "pack(momentum * past + (1 - momentum) * direction)", "pack(past)"),
     "only the newest is remembered": Edit("credit.delta", "pack(momentum * past + (1 - momentum) * direction)", "pack(direction)"),
     "each rank its own masses": Edit(
-        "credit.discriminator",
+        "credit.delta.algorithm",
         "sums = options.reduce(CentroidSums().add(vectors, advantage))",
         "sums = CentroidSums().add(vectors, advantage)",
     ),
@@ -95,11 +99,11 @@ SIBLINGS: dict[str, Edit] = {
     "a run forgets where it starts": Edit(
         "credit.siblings", "run = slice(start, min(start + step, seq * tok))", "run = slice(0, min(step, seq * tok - start))"
     ),
-    "a width of every place": Edit("credit.sibling_value", "distance(some, some)[row[:, None] != row].median()", "squared.median()"),
+    "a width of every place": Edit("credit.sibling_credit", "distance(some, some)[row[:, None] != row].median()", "squared.median()"),
     "distances without a root": Edit(
-        "credit.sibling_value", "(-distance(run, slice(None)) / scale).exp()", "(-distance(run, slice(None)).square() / scale).exp()"
+        "credit.sibling_credit", "(-distance(run, slice(None)) / scale).exp()", "(-distance(run, slice(None)).square() / scale).exp()"
     ),
-    "cosine is forgotten": Edit("credit.sibling_value", 'if metric == "cosine":', "if False:"),
+    "cosine is forgotten": Edit("credit.sibling_credit", 'if metric == "cosine":', "if False:"),
     "a gap in the context": Edit("credit.sibling_context", "same &= last", "same = last"),
     "the context holds the token": Edit("credit.sibling_context", "[:, : tokens.shape[1]].flip(-1)", "[:, 1:].flip(-1)"),
     "nothing in common is something": Edit("credit.sibling_context", "if matched else 0.0", "if True else 0.0"),

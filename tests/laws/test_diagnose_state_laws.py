@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from laws.mutants_core import Law, for_all
 from laws.mutants_diagnose_state import COUPLING, ENTROPY, MASSES, MUTANTS, VALUE, diagnose_with
-from tokencredit.credit.vectors import DenseVectors, HeadVectors
+from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors
 from tokencredit.diagnose.table import TokenTable
 
 SEEDS = st.integers(0, 2**31)

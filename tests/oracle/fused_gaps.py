@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tokencredit.credit import fused
+from tokencredit.credit.delta import triton
 from tokencredit.kernels.features import plain
 
 FOLDER = Path(plain.__file__).parent
-SOURCES = {"rows": FOLDER / "rows.py", "scores": FOLDER / "scores.py", "fused": Path(fused.__file__)}
+SOURCES = {"rows": FOLDER / "rows.py", "scores": FOLDER / "scores.py", "fused": Path(triton.__file__)}
 
 
 def interpreted(changed: dict[str, tuple[dict[str, Path], str | None]]) -> dict[str, dict[str, float]]:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from laws.delta_cases import make_case
-from tokencredit.credit import CreditInputs, delta_coefficients, swept
-from tokencredit.credit.delta import discriminate
-from tokencredit.credit.discriminator import DeltaOptions
+from tokencredit.credit import CreditInputs, delta_coefficients
+from tokencredit.credit.delta import discriminate, dispatch
+from tokencredit.credit.delta.accumulators import Temperature
+from tokencredit.credit.delta.algorithm import DeltaOptions
+from tokencredit.credit.delta.dispatch import SweptBatch, sweep_coefficients
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures, cut
-from tokencredit.credit.phases import Temperature
-from tokencredit.credit.swept import SweptBatch, sweep_coefficients
 
 ROWS = {"MINE": 4, "OTHERS": 4, "COLUMNS": 4}
 SCORES = {"COLUMNS": 4, "DOT_LANES": 4, "DOT_COLUMNS": 2, "SUM_TILES": 1, "SUM_COLUMNS": 4, "SPLITS": 2, "AT_ONCE": 2, "OTHERS": 4}
@@ -161,7 +161,7 @@ def gaps(paths: dict[str, str], only: str | None) -> dict[str, float]:
     """Of every case, or of one, with the three modules at `paths`."""
     rows = load("tokencredit.kernels.features.rows", paths["rows"])
     scores = load("tokencredit.kernels.features.scores", paths["scores"])
-    fused = load("tokencredit.credit.fused", paths["fused"])
+    fused = load("tokencredit.credit.delta.triton", paths["fused"])
     for module, numbers in ((rows, ROWS), (scores, SCORES)):
         for name, number in numbers.items():
             setattr(module, name, number)
@@ -173,8 +173,8 @@ def gaps(paths: dict[str, str], only: str | None) -> dict[str, float]:
             launch(*arguments, **named)
 
     rows.launch = scores.launch = one_at_a_time
-    swept.fused_coefficients, swept.FusedRows = fused.fused_coefficients, fused.FusedRows
-    swept.fused_scoring = lambda _: (rows, scores)
+    dispatch.fused_coefficients, dispatch.FusedRows = fused.fused_coefficients, fused.FusedRows
+    dispatch.fused_scoring = lambda _: (rows, scores)
     return {name: case() for name, case in CASES.items() if only in (None, name)}
 
 

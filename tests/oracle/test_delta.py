@@ -10,7 +10,7 @@ from torch import Tensor
 from oracle.delta_oracle import Knobs, Rollouts, Twin, delta_oracle
 from tokencredit.credit import CreditInputs, delta_coefficients
 from tokencredit.credit.delta import delta_credit
-from tokencredit.credit.phases import Temperature
+from tokencredit.credit.delta.accumulators import Temperature
 
 VOCAB, WIDTH, COLUMNS = 7, 4, 5
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}

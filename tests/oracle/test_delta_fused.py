@@ -8,10 +8,10 @@ import torch
 from laws.delta_cases import make_case
 from laws.delta_sweep_laws import Watch
 from oracle.fused_gaps import interpreted
-from tokencredit.credit import swept
-from tokencredit.credit.discriminator import DeltaOptions
+from tokencredit.credit.delta import dispatch
+from tokencredit.credit.delta.algorithm import DeltaOptions
+from tokencredit.credit.delta.dispatch import SweptBatch, sweep_coefficients
 from tokencredit.credit.features import DeviceFeatures
-from tokencredit.credit.swept import SweptBatch, sweep_coefficients
 
 
 def test_the_fused_path_equals_the_plain_twin() -> None:
@@ -53,7 +53,7 @@ def test_launches_are_few_and_nothing_is_asked(
     started = Started()
     monkeypatch.setattr(rows, "launch", started.launch)
     monkeypatch.setattr(scores, "launch", started.launch)
-    monkeypatch.setattr(swept, "fused_scoring", lambda _: (rows, scores))
+    monkeypatch.setattr(dispatch, "fused_scoring", lambda _: (rows, scores))
     with started:
         sweep_coefficients(batch, DeltaOptions(scope=scope, refinements=refinements))
     assert started.waits == []

@@ -150,7 +150,7 @@ def test_a_store_counts_bytes() -> None:
 
 @pytest.mark.parametrize("proxy", PROXIES)
 def test_numbers_of_tokens_in_float32_as_on_a_gpu(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tokencredit.credit.swept._token_dtype", lambda _: torch.float32)
+    monkeypatch.setattr("tokencredit.credit.delta.dispatch._token_dtype", lambda _: torch.float32)
     inputs = rollouts(5)
     for knobs in ({"refinements": 2}, {"scope": "group"}, {"score": "own-side"}, {"coefficient_map": "symmetric"}):
         knobs = {"proxy": proxy, **knobs}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from tokencredit.credit.vectors import HeadVectors
+from tokencredit.credit.delta.vectors import HeadVectors
 from tokencredit.diagnose.coupling import Sources, coupling, pair_table
 from tokencredit.diagnose.kernel import head_mismatch, head_parts, kernel_block
 from tokencredit.diagnose.table import TokenTable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
-from tokencredit.credit.vectors import DenseVectors, HeadVectors
+from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors
 from tokencredit.diagnose.contrast import centroid_contrast
 from tokencredit.diagnose.masses import SOLVE_RATES, effective_groups, masses
 

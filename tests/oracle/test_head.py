@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from oracle.head_cases import RULES, SHAPES, case, distance, expected
-from tokencredit.credit.vectors import HeadVectors
+from tokencredit.credit.delta.vectors import HeadVectors
 from tokencredit.kernels.head import HeadRule, chunked, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
 
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-5, torch.float16: 2e-5}

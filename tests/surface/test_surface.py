@@ -172,7 +172,7 @@ def test_a_run_tells_before_after_folder_and_credit(tmp_path: Path) -> None:
 def test_delta_s_defaults_are_written_once_in_effect() -> None:
     """The class for files, the tuple for the algorithm and the public function must not drift apart."""
     from tokencredit.config import DeltaCredit
-    from tokencredit.credit.discriminator import DeltaOptions
+    from tokencredit.credit.delta.algorithm import DeltaOptions
 
     configured = DeltaCredit().model_dump(exclude={"type", "temperature", "constant_gamma"})
     options = DeltaOptions()._asdict()

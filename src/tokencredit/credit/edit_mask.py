@@ -1,6 +1,6 @@
 """IBPO's mask: a repaired failure is blamed only where the repair changed it (2605.16302)."""
 
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 
 
 def edit_mask_credit(inputs: CreditInputs, state: State, *, unchanged: float = 0.0) -> CreditOutcome:

@@ -4,8 +4,8 @@ from typing import Literal, get_args
 
 import torch
 
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 from tokencredit.credit.ntf import kept_tokens
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
 
 Divisor = Literal["all", "kept"]
 

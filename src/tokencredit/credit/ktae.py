@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State
 from tokencredit.credit.contingency import fisher_p_value, information_gain
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State
 
 NEVER = 1e-5
 """Stands in for the frequency of a token that one side never used."""

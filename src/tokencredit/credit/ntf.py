@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 
 SLACK = 1e-12
 """In float64 0.1 x 30 lies a rounding above 3, and would round up to 4."""

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 
 Side = Literal["positive", "negative"]
 

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import torch
 
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State
 from tokencredit.masked import group_statistics
 
 DeadGroups = Literal["skip", "branch"]

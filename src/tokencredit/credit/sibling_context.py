@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State
 from tokencredit.credit.siblings import After, Likeness, Rows, Siblings, near_places, sibling_credit
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State
 
 PROMPT = -1
 """Stands for every token before the response, the same for all siblings."""

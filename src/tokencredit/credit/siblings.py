@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.discriminator import Reduce, this_rank_only
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.delta.algorithm import Reduce, this_rank_only
 
 CELLS = 1 << 24
 """Pairs of places that are compared at once."""

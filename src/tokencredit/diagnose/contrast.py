@@ -6,8 +6,8 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.phases import CentroidSums
-from tokencredit.credit.vectors import TokenVectors
+from tokencredit.credit.delta.accumulators import CentroidSums
+from tokencredit.credit.delta.vectors import TokenVectors
 
 
 class SideContrast(NamedTuple):

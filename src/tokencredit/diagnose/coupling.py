@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.credit.vectors import HeadVectors
+from tokencredit.credit.delta.vectors import HeadVectors
 from tokencredit.diagnose.evidence import class_parts, confidence_parts
 from tokencredit.diagnose.kernel import CouplingParts, PairSums, head_mismatch, head_parts, pair_sums
 from tokencredit.diagnose.summary import SIDES, confidence_names, mean_where

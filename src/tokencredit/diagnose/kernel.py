@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.credit.vectors import HeadVectors
+from tokencredit.credit.delta.vectors import HeadVectors
 from tokencredit.diagnose.summary import confidence_bucket, confidence_names
 from tokencredit.kernels import token_logp
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import Diagnose
-from tokencredit.credit.vectors import row_vectors
+from tokencredit.credit.delta.vectors import row_vectors
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation
 from tokencredit.diagnose.contrast import centroid_contrast

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 from tokencredit.credit.carried import check_carried, pack, unpack
-from tokencredit.credit.discriminator import (
+from tokencredit.credit.delta.accumulators import MeanDirection, ScopeIds, Temperature
+from tokencredit.credit.delta.algorithm import (
     Assignment,
     CoefficientMap,
     DeltaOptions,
@@ -23,11 +25,8 @@ from tokencredit.credit.discriminator import (
     scope_coefficients,
     this_rank_only,
 )
-from tokencredit.credit.features import FeatureSource
-from tokencredit.credit.phases import MeanDirection, ScopeIds, Temperature
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
-from tokencredit.credit.swept import SweptBatch, is_swept, sweep_coefficients
-from tokencredit.credit.vectors import (
+from tokencredit.credit.delta.dispatch import SweptBatch, is_swept, sweep_coefficients
+from tokencredit.credit.delta.vectors import (
     DenseVectors,
     HeadVectors,
     TokenVectors,
@@ -36,6 +35,7 @@ from tokencredit.credit.vectors import (
     row_vectors,
     valid_features,
 )
+from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels import at_least_float32
 
 TemperatureMode = Literal["adaptive", "first-batch", "constant"]

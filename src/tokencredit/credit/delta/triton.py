@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.discriminator import DeltaOptions, this_rank_only
+from tokencredit.credit.delta.accumulators import Temperature
+from tokencredit.credit.delta.algorithm import DeltaOptions, this_rank_only
+from tokencredit.credit.delta.batched import Gammas, SideMoments
+from tokencredit.credit.delta.layout import TensorSum, find_scopes
 from tokencredit.credit.features import FeatureSource
-from tokencredit.credit.lean import Gammas, SideMoments
-from tokencredit.credit.phases import Temperature
-from tokencredit.credit.tiles import TensorSum, find_scopes
 
 
 class FusedRows(NamedTuple):

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.discriminator import Reduce, this_rank_only
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State
+from tokencredit.credit.delta.algorithm import Reduce, this_rank_only
+from tokencredit.credit.delta.vectors import valid_features
 from tokencredit.credit.siblings import After, Likeness, Rows, Siblings, near_places, sibling_credit
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State
-from tokencredit.credit.vectors import valid_features
 from tokencredit.kernels import at_least_float32
 
 Metric = Literal["euclid", "cosine"]

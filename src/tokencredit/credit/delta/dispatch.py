@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.discriminator import DeltaOptions
+from tokencredit.credit.delta.accumulators import Temperature
+from tokencredit.credit.delta.algorithm import DeltaOptions
+from tokencredit.credit.delta.batched import Gammas, LazyTemperatures, Scores, score_tokens
+from tokencredit.credit.delta.batched_vectors import HeadSweeps, Piece, RowSweeps
+from tokencredit.credit.delta.hidden_gradient import hidden_gradient_features
+from tokencredit.credit.delta.layout import RowScopes, TensorSum, find_scopes, lay_out
+from tokencredit.credit.delta.triton import FusedRows, fused_coefficients, serves
+from tokencredit.credit.delta.vectors import check_head_explains_logp
 from tokencredit.credit.features import DeviceFeatures, FeatureSource, PickedFeatures
-from tokencredit.credit.fused import FusedRows, fused_coefficients, serves
-from tokencredit.credit.hidden_gradient import hidden_gradient_features
-from tokencredit.credit.lean import Gammas, LazyTemperatures, Scores, score_tokens
-from tokencredit.credit.phases import Temperature
-from tokencredit.credit.sweeps import HeadSweeps, Piece, RowSweeps
-from tokencredit.credit.tiles import RowScopes, TensorSum, find_scopes, lay_out
-from tokencredit.credit.vectors import check_head_explains_logp
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.features import fused_scoring, scope_sums
 from tokencredit.kernels.head import HeadRule

@@ -2,7 +2,7 @@
 
 import torch
 
-from tokencredit.credit.stage import CreditInputs, CreditOutcome, State, scale_advantage
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
 
 
 def uniform_credit(inputs: CreditInputs, state: State) -> CreditOutcome:

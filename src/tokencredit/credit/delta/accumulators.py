@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.vectors import TokenVectors
+from tokencredit.credit.delta.vectors import TokenVectors
 
 FLOOR = 1e-8
 """Floor of masses and variances, as in the authors' code."""

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.discriminator import DeltaOptions
-from tokencredit.credit.phases import FLOOR, Temperature
-from tokencredit.credit.sweeps import Piece, Sweeps
-from tokencredit.credit.tiles import TensorSum
+from tokencredit.credit.delta.accumulators import FLOOR, Temperature
+from tokencredit.credit.delta.algorithm import DeltaOptions
+from tokencredit.credit.delta.batched_vectors import Piece, Sweeps
+from tokencredit.credit.delta.layout import TensorSum
 from tokencredit.kernels.features import scope_sums
 
 

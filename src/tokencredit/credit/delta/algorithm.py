@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.credit.phases import Centroids, CentroidSums, MarginMoments, ScoreMass, Temperature
-from tokencredit.credit.vectors import TokenVectors
+from tokencredit.credit.delta.accumulators import Centroids, CentroidSums, MarginMoments, ScoreMass, Temperature
+from tokencredit.credit.delta.vectors import TokenVectors
 
 Scope = Literal["batch", "group", "shard"]
 Proxy = Literal["row", "hidden-gradient", "head"]

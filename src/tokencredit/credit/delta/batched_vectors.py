@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tokencredit.credit.delta.layout import Tiles
 from tokencredit.credit.features import FeatureSource
-from tokencredit.credit.tiles import Tiles
 from tokencredit.kernels.features import project, squared_norms, weighted_sums
 from tokencredit.kernels.head import HeadRule, head_projection, head_statistics, head_weight_sum
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.discriminator import Reduce, this_rank_only
-from tokencredit.credit.phases import ScopeIds
+from tokencredit.credit.delta.accumulators import ScopeIds
+from tokencredit.credit.delta.algorithm import Reduce, this_rank_only
 
 TILE = 128
 
