@@ -5,7 +5,7 @@ from collections.abc import Callable
 from laws.source_edits import Edit, loaded_with
 from tokencredit.types import StepPlan
 
-MODULES = ("batching.shuffled", "batching.query_preserved", "batching.stratified", "batching.reward_balanced", "batching")
+MODULES = ("batching.deal", "batching.query_preserved", "batching.stratified", "batching.reward_balanced", "batching")
 """In the order in which they import one another."""
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 
 
 def naive(rows: list[int], cost: list[int], max_tokens: int) -> list[list[int]]:

@@ -12,9 +12,9 @@ from torch import Tensor
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs
 from tokencredit.objective.cispo import cispo_surrogate
 from tokencredit.objective.gmpo import clipped_log_ratio, gmpo_surrogate
-from tokencredit.objective.gspo import gspo_surrogate, response_mean
 from tokencredit.objective.policy_gradient import policy_gradient_surrogate
 from tokencredit.objective.sapo import sapo_surrogate
+from tokencredit.objective.sequence import gspo_surrogate, response_mean
 from tokencredit.objective.sign_blind_clip import sign_blind_surrogate
 
 DRIFTS = (0.0, 2e-4, 0.05, 0.6, 12.0, 60.0)

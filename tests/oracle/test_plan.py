@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokencredit.batching import make_plan, step_denominator
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.types import PlannedStep
 
 LENGTHS = [5, 0, 9, 2, 2, 7, 1, 4, 9, 3, 6]

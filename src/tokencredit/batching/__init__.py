@@ -6,11 +6,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from tokencredit.batching.deal import plan_shuffled
 from tokencredit.batching.denominator import step_denominator
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.batching.query_preserved import plan_by_query
 from tokencredit.batching.reward_balanced import BalanceMass, BalanceMethod, plan_reward_balanced
-from tokencredit.batching.shuffled import plan_shuffled
 from tokencredit.batching.stage import PlanInputs, Planner
 from tokencredit.batching.stratified import plan_stratified
 from tokencredit.types import Aggregation, PlannedStep, StepPlan

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from random import Random
 
-from tokencredit.batching.shuffled import deal
+from tokencredit.batching.deal import deal
 from tokencredit.batching.stage import DealtStep, PlanInputs
 
 

@@ -7,8 +7,8 @@ from math import fsum
 from random import Random
 from typing import Literal
 
+from tokencredit.batching.deal import plan_shuffled, rows_to_deal
 from tokencredit.batching.query_preserved import by_query, plan_by_query, queries_to_deal
-from tokencredit.batching.shuffled import plan_shuffled, rows_to_deal
 from tokencredit.batching.stage import DealtStep, PlanInputs
 
 BalanceMethod = Literal["assign", "subsample", "reweight"]

@@ -2,8 +2,8 @@
 
 from random import Random
 
+from tokencredit.batching.deal import rows_to_deal
 from tokencredit.batching.query_preserved import by_query
-from tokencredit.batching.shuffled import rows_to_deal
 from tokencredit.batching.stage import DealtStep, PlanInputs
 
 

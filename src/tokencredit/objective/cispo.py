@@ -3,8 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 
 def cispo_surrogate(

@@ -5,10 +5,10 @@ from functools import partial
 from jaxtyping import Int
 from torch import Tensor
 
+from tokencredit.objective.base import Objective, TokenInputs
+from tokencredit.objective.clip import clipped_surrogate
 from tokencredit.objective.covariance import ChosenTokens, StepTokens, credit_covariance, is_chosen, number_of
-from tokencredit.objective.ppo_clip import clipped_surrogate
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 
 def _int64(number: int) -> int:

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.masked import masked_mean, masked_sum
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.kl import kl_estimate
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 CorrectionKind = Literal["none", "tis", "mis"]
 CorrectionLevel = Literal["token", "sequence"]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.objective.stage import TokenInputs
+from tokencredit.objective.base import TokenInputs
 from tokencredit.objective.whole_step import row_names, whole_step
 
 

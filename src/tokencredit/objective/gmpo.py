@@ -5,9 +5,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.masked import response_mean
-from tokencredit.objective.gspo import SequenceForm, check_form
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.ratio import LOG_RATIO_LIMIT
-from tokencredit.objective.stage import Objective, TokenInputs
+from tokencredit.objective.sequence import SequenceForm, check_form
 
 
 def clipped_log_ratio(

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.masked import masked_sum
-from tokencredit.objective.stage import Objective, TokenInputs
+from tokencredit.objective.base import Objective, TokenInputs
 
 
 class Kappa(NamedTuple):

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.ratio import LOG_RATIO_LIMIT
-from tokencredit.objective.stage import Objective, TokenInputs
 
 KlEstimator = Literal["k1", "k2", "k3"]
 

@@ -5,9 +5,9 @@ from functools import partial
 from jaxtyping import Int
 from torch import Tensor
 
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.covariance import ChosenTokens, StepTokens, credit_covariance, is_chosen, number_of
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 
 def kl_cov(*, share: float = 2e-4, penalty: float = 1.0) -> Objective:

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.objective.stage import Objective, TokenInputs
+from tokencredit.objective.base import Objective, TokenInputs
 
 
 def policy_gradient_surrogate(logp: Float[Tensor, "*shape"], credit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

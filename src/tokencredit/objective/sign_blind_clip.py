@@ -5,8 +5,8 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 Clipping = Literal["sign-blind", "none"]
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tokencredit.objective.stage import TokenInputs
+from tokencredit.objective.base import TokenInputs
 
 Columns = TypeVar("Columns", bound=tuple[Tensor, ...])
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
 from tokencredit.kernels.head.precision import compute_dtype
 from tokencredit.probe.forward import TokenEvidence, precision, response_extent, row_cost

@@ -17,7 +17,7 @@ from torch.func import functional_call, jvp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.kernels import token_logp
 from tokencredit.probe.forward import response_extent, response_logits, row_cost
 from tokencredit.probe.trained import trained_parameters

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.advantage.rloo import rloo_advantage
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy

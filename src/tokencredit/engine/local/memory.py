@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from tokencredit.batching.micro import cut_micro_batches
+from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.errors import GuardError
 from tokencredit.probe.out_of_memory import is_out_of_memory
 from tokencredit.types import PlannedStep

@@ -5,7 +5,7 @@ from functools import partial
 
 from transformers import PreTrainedModel
 
-from tokencredit.batching.micro import pass_tokens
+from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import Crediting, ModelFacts
 from tokencredit.engine.local.memory import Tell, silent, with_half_on_failure

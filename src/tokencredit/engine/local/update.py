@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.batching.micro import pass_tokens
+from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
 from tokencredit.engine.local.memory import Tell, recut, silent, with_half_on_failure

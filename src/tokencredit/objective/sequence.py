@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.masked import response_mean
+from tokencredit.objective.base import Objective, TokenInputs
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.stage import Objective, TokenInputs
 
 SequenceForm = Literal["token", "sequence"]
 
