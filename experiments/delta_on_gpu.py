@@ -19,7 +19,9 @@ from tokencredit.credit.delta.accumulators import Temperature
 from tokencredit.credit.delta.algorithm import DeltaOptions, scope_coefficients
 from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors, hidden_gradient_vectors
 from tokencredit.credit.features import DeviceFeatures, FeatureStore
-from tokencredit.kernels.features import fused_scoring, plain, rows, scores, sweeps
+from tokencredit.kernels.delta import fused_scoring, triton_scores, triton_sweeps
+from tokencredit.kernels.delta import reference as plain
+from tokencredit.kernels.delta import triton_layout as rows
 
 GPU = torch.device("cuda")
 PEAK = 4.3e12
@@ -61,12 +63,12 @@ class Launches(TorchDispatchMode):
 
     def __enter__(self) -> "Launches":
         self.before = rows.launch
-        rows.launch = scores.launch = self.launch
+        rows.launch = triton_scores.launch = self.launch
         return super().__enter__()
 
     def __exit__(self, *why: object) -> None:
         super().__exit__(*why)
-        rows.launch = scores.launch = self.before
+        rows.launch = triton_scores.launch = self.before
 
     def launch(self, *given: object, **named: object) -> None:
         self.number += 1
@@ -164,10 +166,10 @@ def kernels_equal_their_twins() -> None:
             first = torch.tensor([0, 1, 1, tiles - 1], device=GPU)
             sums = plain.tile_sums(features, place, weight)
             pairs = {
-                "tile_sums": (sweeps.tile_sums(features, place, weight), sums),
-                "project": (sweeps.project(features, place, scope, direction), plain.project(features, place, scope, direction)),
-                "squared_norms": (sweeps.squared_norms(features, place), plain.squared_norms(features, place)),
-                "scope_sums": (sweeps.scope_sums(sums, first), plain.scope_sums(sums, first)),
+                "tile_sums": (triton_sweeps.tile_sums(features, place, weight), sums),
+                "project": (triton_sweeps.project(features, place, scope, direction), plain.project(features, place, scope, direction)),
+                "squared_norms": (triton_sweeps.squared_norms(features, place), plain.squared_norms(features, place)),
+                "scope_sums": (triton_sweeps.scope_sums(sums, first), plain.scope_sums(sums, first)),
             }
             for name, (one, two) in pairs.items():
                 gap = float((one - two).abs().max() / two.abs().max())
@@ -251,24 +253,24 @@ def single_steps() -> None:
         layout = partial(rows.fill_slots, found, batch.advantage, batch.mask, batch.logp, scopes=1, apart=0, scaled=True)
         slots = layout(runs=[slice(0, batch.count)])
         values = torch.empty(len(slots.place), width, device=GPU)
-        raw, parts, score = torch.empty_like(slots.size), scores.parts_of(slots), torch.empty(batch.mask.numel(), device=GPU)
-        sums = partial(scores.sums, slots, slots.size, batch.features, 0, values)
+        raw, parts, score = torch.empty_like(slots.size), triton_scores.parts_of(slots), torch.empty(batch.mask.numel(), device=GPU)
+        sums = partial(triton_scores.sums, slots, slots.size, batch.features, 0, values)
         sums()
-        towards = scores.direction(slots, values, slots.mass, torch.float32)
-        dots = partial(scores.dots, slots, slots.size, batch.features, 0, towards, raw, parts)
+        towards = triton_scores.direction(slots, values, slots.mass, torch.float32)
+        dots = partial(triton_scores.dots, slots, slots.size, batch.features, 0, towards, raw, parts)
         dots()
-        moments = scores.moments(slots, parts)
-        judging = scores.Judging(None, 1.0, False)
+        moments = triton_scores.moments(slots, parts)
+        judging = triton_scores.Judging(None, 1.0, False)
         known = {"low": 0.8, "high": 1.2, "normalize": True, "expected": batch.count}
         steps = {
             "rows": partial(rows.find_rows, scope, batch.advantage, batch.mask, 1),
             "slots": partial(layout, runs=[slice(0, batch.count)]),
             "sums": sums,
-            "direction": partial(scores.direction, slots, values, slots.mass, torch.float32),
+            "direction": partial(triton_scores.direction, slots, values, slots.mass, torch.float32),
             "dots": dots,
-            "moments": partial(scores.moments, slots, parts),
-            "judge": partial(scores.judge, slots, raw, slots.mass, moments, moments, judging, out=score, last=True),
-            "map": partial(scores.coefficients, score, batch.mask, found, slots.mass, slots.tokens, **known),
+            "moments": partial(triton_scores.moments, slots, parts),
+            "judge": partial(triton_scores.judge, slots, raw, slots.mass, moments, moments, judging, out=score, last=True),
+            "map": partial(triton_scores.coefficients, score, batch.mask, found, slots.mass, slots.tokens, **known),
         }
         floor = batch.features.numel() * 2 / PEAK * 1e6
         print(

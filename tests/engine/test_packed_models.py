@@ -37,7 +37,7 @@ from transformers import (
 
 from engine.packed_cases import CASES, SIZES, llama
 from tokencredit.kernels import token_statistics
-from tokencredit.kernels.head import HeadRule
+from tokencredit.kernels.lm_head import HeadRule
 from tokencredit.probe import packed
 from tokencredit.probe.forward import response_logits
 from tokencredit.probe.packed import head_rule, packed_scores, why_not_packed

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from laws.delta_cases import Case, Law, assert_near, make_case
 from tokencredit.credit import CreditInputs
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures, cut
-from tokencredit.kernels.features import plain
+from tokencredit.kernels.delta import reference
 
 CPU = torch.device("cpu")
 
@@ -138,8 +138,8 @@ def law_memory_is_bounded_by_blocks_and_chunks(delta: SimpleNamespace, case: Cas
         alive.append(run.stop - run.start)
         return features[run].clone()
 
-    before = plain.BLOCK_ELEMENTS
-    plain.BLOCK_ELEMENTS = 2048
+    before = reference.BLOCK_ELEMENTS
+    reference.BLOCK_ELEMENTS = 2048
     try:
         recomputed = RecomputedFeatures(recompute, cut(len(features), chunk), width)
         for hidden in (DeviceFeatures(features), recomputed, features.view(rows, tokens, width)):
@@ -151,7 +151,7 @@ def law_memory_is_bounded_by_blocks_and_chunks(delta: SimpleNamespace, case: Cas
         assert set(alive) == {chunk}
         assert len(alive) == 2 * (1 + case.knobs["refinements"]) * len(features) // chunk
     finally:
-        plain.BLOCK_ELEMENTS = before
+        reference.BLOCK_ELEMENTS = before
 
 
 def law_moments_may_be_merged_in_any_order(delta: SimpleNamespace, case: Case) -> None:

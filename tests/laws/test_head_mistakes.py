@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oracle.head_cases import case
-from tokencredit.kernels.head import HeadRule, head_statistics
+from tokencredit.kernels.lm_head import HeadRule, head_statistics
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from tokencredit.credit.delta import triton
-from tokencredit.kernels.features import plain
+from tokencredit.kernels.delta import reference
 
-FOLDER = Path(plain.__file__).parent
+FOLDER = Path(reference.__file__).parent
 SOURCES = {"rows": FOLDER / "rows.py", "scores": FOLDER / "scores.py", "fused": Path(triton.__file__)}
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.kernels.head import HeadRule
+from tokencredit.kernels.lm_head import HeadRule
 
 RULES = {
     "plain": HeadRule(),

@@ -12,8 +12,8 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from oracle.head_cases import RULES, Case, case, distance, expected
-from tokencredit.kernels.head import HeadRule, fused, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
-from tokencredit.kernels.head.tiles import Tile, Tiles
+from tokencredit.kernels.lm_head import HeadRule, head_hidden_gradient, head_projection, head_statistics, head_weight_sum, triton_launch
+from tokencredit.kernels.lm_head.tiles import Tile, Tiles
 
 TILES = {"pointers": Tile(16, 32, 16, 4, 2), "descriptors": Tile(16, 32, 32, 4, 2, descriptors=True, flatten=True, described_out=True)}
 SHAPES = ((35, 24, 77), (16, 32, 96))
@@ -60,18 +60,18 @@ def strided(given: Case) -> Case:
 def main() -> None:
     mend_interpreter()
     # Of the first shape's three tiles of vocabulary one run has two, and of its three blocks of tokens one group has two.
-    fused.MOST_RUNS, fused.CACHED_BYTES = 2, 2 * 16 * 24 * 4
+    triton_launch.MOST_RUNS, triton_launch.CACHED_BYTES = 2, 2 * 16 * 24 * 4
     report = {}
     for tile_name, tile in TILES.items():
-        fused.tiles_for = lambda *_, tile=tile: Tiles(tile, tile, tile)
+        triton_launch.tiles_for = lambda *_, tile=tile: Tiles(tile, tile, tile)
         for rule_name in ("plain", "scaled", "capped"):
             report[f"{tile_name} {rule_name}"] = distances(case(SHAPES[0], torch.float32), RULES[rule_name])
         report[f"{tile_name} even"] = distances(case(SHAPES[1], torch.float32), RULES["capped"])
         report[f"{tile_name} strided"] = distances(strided(case(SHAPES[0], torch.float32)), RULES["capped"])
         report[f"{tile_name} half"] = distances(case(SHAPES[0], torch.float16), RULES["scaled"])
-        kept, fused.error_dtype = fused.error_dtype, lambda _: torch.bfloat16
+        kept, triton_launch.error_dtype = triton_launch.error_dtype, lambda _: torch.bfloat16
         report[f"{tile_name} errors in bfloat16"] = distances(case(SHAPES[0], torch.float32), RULES["capped"])
-        fused.error_dtype = kept
+        triton_launch.error_dtype = kept
         tiny = case(SHAPES[0], torch.float16)
         sums = [head_weight_sum(*tiny[:3], tiny.share * factor, backend="triton") / factor for factor in (1.0, 1e-9)]
         report[f"{tile_name} tiny shares"] = {"sum": distance(sums[1], sums[0].double())}

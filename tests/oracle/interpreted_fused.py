@@ -159,8 +159,8 @@ def load(name: str, path: str) -> ModuleType:
 
 def gaps(paths: dict[str, str], only: str | None) -> dict[str, float]:
     """Of every case, or of one, with the three modules at `paths`."""
-    rows = load("tokencredit.kernels.features.rows", paths["rows"])
-    scores = load("tokencredit.kernels.features.scores", paths["scores"])
+    rows = load("tokencredit.kernels.delta.triton_layout", paths["rows"])
+    scores = load("tokencredit.kernels.delta.triton_scores", paths["scores"])
     fused = load("tokencredit.credit.delta.triton", paths["fused"])
     for module, numbers in ((rows, ROWS), (scores, SCORES)):
         for name, number in numbers.items():

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from tokencredit.kernels.features import plain
+from tokencredit.kernels.delta import reference
 
 SHAPES = ((20, 40, 4, 16), (9, 270, 3, 64))
 """Rows of features, their width, tiles, slots of a tile: widths that no block divides, more slots than rows."""
@@ -31,19 +31,19 @@ def gaps(path: str, only: str | None) -> dict[str, float]:
         weight = torch.randn(tiles, slots, generator=draw).where(place >= 0, 0.0)
         scope = torch.randint(0, 3, (tiles,), generator=draw)
         direction = torch.randn(3, width, generator=draw)
-        sums = plain.tile_sums(features, place, weight)
+        sums = reference.tile_sums(features, place, weight)
         few, many = torch.tensor([0, 1, 1, tiles - 1]), torch.arange(9).clamp(max=tiles)
         unwanted = weight.where(place != 1, 0.0)
         features_without = features.clone()
         features_without[1] = torch.nan
         pairs = {
             "tile_sums": ((features, place, weight), sums),
-            "tile_sums of unweighted rows": ((features_without, place, unwanted), plain.tile_sums(features, place, unwanted)),
-            "project": ((features, place, scope, direction), plain.project(features, place, scope, direction)),
-            "squared_norms": ((features, place), plain.squared_norms(features, place)),
-            "scope_sums": ((sums, few), plain.scope_sums(sums, few)),
-            "scope_sums of float32": ((sums.float(), few), plain.scope_sums(sums.float(), few)),
-            "scope_sums of many": ((sums, many), plain.scope_sums(sums, many)),
+            "tile_sums of unweighted rows": ((features_without, place, unwanted), reference.tile_sums(features, place, unwanted)),
+            "project": ((features, place, scope, direction), reference.project(features, place, scope, direction)),
+            "squared_norms": ((features, place), reference.squared_norms(features, place)),
+            "scope_sums": ((sums, few), reference.scope_sums(sums, few)),
+            "scope_sums of float32": ((sums.float(), few), reference.scope_sums(sums.float(), few)),
+            "scope_sums of many": ((sums, many), reference.scope_sums(sums, many)),
         }
         for name, (given, expected) in pairs.items():
             if only not in (None, name):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tokencredit.kernels.decode import plain
+from tokencredit.kernels.decode import reference
 from tokencredit.kernels.decode.counter import philox, uniforms
 from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, Knobs, Slots, Statistics, Written, blocks
 
@@ -60,7 +60,7 @@ def test_drawing_is_the_search_written_out() -> None:
     temperature = torch.tensor([0.8], dtype=torch.float64)
     z = torch.zeros_like(logits)
     statistics = Statistics(*torch.zeros(3, rows, blocks(vocabulary, VOCABULARY_BLOCK), dtype=torch.float64))
-    plain.head(torch.eye(rows, dtype=torch.float64), logits.nan_to_num(neginf=-1e9).T, temperature, z, statistics)
+    reference.head(torch.eye(rows, dtype=torch.float64), logits.nan_to_num(neginf=-1e9).T, temperature, z, statistics)
     slots = Slots(torch.arange(rows, dtype=torch.int32), torch.zeros(rows, dtype=torch.int32), torch.full((rows,), 2, dtype=torch.int32))
     written = Written(
         torch.zeros(rows, 4, dtype=torch.long), *torch.zeros(2, rows, 4, dtype=torch.float64), *torch.zeros(3, rows, dtype=torch.int32)
@@ -69,7 +69,7 @@ def test_drawing_is_the_search_written_out() -> None:
     knobs = Knobs(temperature, zero, torch.tensor([11]), first, torch.tensor([0, 1, 2, 3]))
     x, squares, norm, weighted = torch.zeros(rows, 40), torch.zeros(rows, 2), torch.randn(40), torch.zeros(rows, 40)
     embeddings = torch.randn(vocabulary, 40)
-    plain.draw(z, statistics, knobs, slots, written, embeddings, x, squares, norm, weighted)
+    reference.draw(z, statistics, knobs, slots, written, embeddings, x, squares, norm, weighted)
     block_chance, token_chance = uniforms(knobs.seed, torch.arange(rows) + 7, torch.full((rows,), 2))
     logp = (logits / 0.8).log_softmax(-1)
     for row in range(rows):
@@ -91,4 +91,4 @@ def test_what_has_no_weight_is_not_drawn_however_sums_are_rounded(monkeypatch: p
     exact = torch.Tensor.cumsum
     monkeypatch.setattr(torch.Tensor, "cumsum", lambda self, dim: exact(self, dim) + 0.3 * torch.arange(1, self.shape[dim] + 1))
     weights = torch.zeros(50, 10).index_fill_(1, torch.tensor([7]), 1.0)
-    assert plain._first_above(weights, torch.rand(50, 1), weights, False).unique().tolist() == [7]
+    assert reference._first_above(weights, torch.rand(50, 1), weights, False).unique().tolist() == [7]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokencredit.kernels.decode import plain
+from tokencredit.kernels.decode import reference
 from tokencredit.kernels.decode.state import (
     VOCABULARY_BLOCK,
     HeadNorm,
@@ -54,7 +54,7 @@ def scene(hidden: int, count: int = 5, width: int = 90) -> Scene:
     written = Written(torch.zeros(shape, dtype=torch.long), *torch.zeros(2, *shape), *torch.zeros(3, rows, dtype=torch.int32))
     written.ended[4] = 1
     x = torch.randn(count, hidden)
-    return Scene(slots, written, x, plain.squares_of(x))
+    return Scene(slots, written, x, reference.squares_of(x))
 
 
 def _norm_linear(kernels: ModuleType, *, hidden: int = 48, count: int = 5, bias: bool = False) -> list[Tensor]:
@@ -68,7 +68,7 @@ def _norm_linear(kernels: ModuleType, *, hidden: int = 48, count: int = 5, bias:
 
 def _linear_add(kernels: ModuleType, *, hidden: int = 48, inner: int = 40, count: int = 5, tile: Tile | None = None) -> list[Tensor]:
     _, _, x, squares = scene(hidden, count)
-    weighted, norm, cut = torch.zeros_like(x), torch.randn(hidden), {} if kernels is plain else {"tile": tile}
+    weighted, norm, cut = torch.zeros_like(x), torch.randn(hidden), {} if kernels is reference else {"tile": tile}
     kernels.linear_add(torch.randn(count, inner), torch.randn(hidden, inner), x, squares, norm, weighted, **cut)
     return [x, squares, weighted]
 
@@ -147,7 +147,7 @@ def fill_statistics(logits: Tensor, statistics: Statistics) -> None:
     for first in range(0, logits.shape[1], VOCABULARY_BLOCK):
         z = logits[:, first : first + VOCABULARY_BLOCK]
         top = z.amax(-1)
-        below = z - top.clamp(min=plain.LOWEST)[:, None]
+        below = z - top.clamp(min=reference.LOWEST)[:, None]
         moment = (below * below.exp()).where(below.exp() != 0, 0.0).sum(-1)
         for kept, value in zip(statistics, (top, below.exp().sum(-1), moment), strict=True):
             kept[:, first // VOCABULARY_BLOCK] = value
@@ -211,12 +211,12 @@ def rounding_scans() -> Iterator[None]:
 
 def compare() -> dict[str, float]:
     let_scalars_bound_loops()
-    from tokencredit.kernels.decode import fast
+    from tokencredit.kernels.decode import triton_launch
 
     gaps = {}
     for name, work in WORK.items():
         outcomes = []
-        for kernels in (fast, plain):
+        for kernels in (triton_launch, reference):
             torch.manual_seed(5)
             with rounding_scans() if name == "draw_scan_rounds" else nullcontext():
                 outcomes.append(work(kernels))

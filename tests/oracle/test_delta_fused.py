@@ -43,7 +43,7 @@ def test_launches_are_few_and_nothing_is_asked(
     place: str, scope: str, refinements: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is computed here: kernels are named, not run. They read no sizes from the device, so the count is that of any batch."""
-    from tokencredit.kernels.features import rows, scores
+    from tokencredit.kernels.delta import triton_layout, triton_scores
 
     inputs = make_case(0, 64, 1, (0.8, 1.2)).inputs
     states = inputs.hidden.bfloat16().repeat(1, 1, 32)
@@ -51,14 +51,14 @@ def test_launches_are_few_and_nothing_is_asked(
     ids, bound = (torch.zeros_like(inputs.group), 1) if scope == "batch" else (inputs.group, 64)
     batch = SweptBatch(inputs.logp.float(), hidden, inputs.advantage, inputs.mask, ids, bound)
     started = Started()
-    monkeypatch.setattr(rows, "launch", started.launch)
-    monkeypatch.setattr(scores, "launch", started.launch)
-    monkeypatch.setattr(dispatch, "fused_scoring", lambda _: (rows, scores))
+    monkeypatch.setattr(triton_layout, "launch", started.launch)
+    monkeypatch.setattr(triton_scores, "launch", started.launch)
+    monkeypatch.setattr(dispatch, "fused_scoring", lambda _: (triton_layout, triton_scores))
     with started:
         sweep_coefficients(batch, DeltaOptions(scope=scope, refinements=refinements))
     assert started.waits == []
     # Tiles: one for every 128 tokens and one that is not full for every side. Their sums, the parts of those, or two numbers a slot.
     tiles, width = inputs.mask.numel() // 128 + (2 if scope == "batch" else 64), states.shape[-1]
-    assert started.largest <= max(4 * tiles * width, 8 * scores.SPLITS * width, 8 * 128 * tiles)
+    assert started.largest <= max(4 * tiles * width, 8 * triton_scores.SPLITS * width, 8 * 128 * tiles)
     assert 10 < len(started.started) <= most, started.started
     assert started.started.count("_tile_sums") == started.started.count("_dots") == refinements + 1

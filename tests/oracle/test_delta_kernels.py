@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.kernels.features import plain
+from tokencredit.kernels.delta import reference
 
-SOURCE = Path(plain.__file__).with_name("sweeps.py")
+SOURCE = Path(reference.__file__).with_name("sweeps.py")
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "lanes are not summed": ("tile_sums", "total += own[:, None] * block", "total = own[:, None] * block"),

@@ -8,7 +8,7 @@ from tokencredit.credit import delta_coefficients
 from tokencredit.credit.delta.hidden_gradient import hidden_gradient_features
 from tokencredit.credit.delta.vectors import hidden_gradient_vectors
 from tokencredit.credit.features import DeviceFeatures
-from tokencredit.kernels.head import chunked
+from tokencredit.kernels.lm_head import chunked
 
 ROWS, COLUMNS, WIDTH, VOCAB = 24, 16, 12, 512
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from oracle.head_cases import RULES, SHAPES, case, distance, expected
 from tokencredit.credit.delta.vectors import HeadVectors
-from tokencredit.kernels.head import HeadRule, chunked, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
+from tokencredit.kernels.lm_head import HeadRule, chunked, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
 
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2e-5, torch.float16: 2e-5}
 BUFFERS = {"one logit": 1, "a few rows": 6_000, "everything": 1 << 24}

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracle.head_cases import case
-from tokencredit.kernels.head import HeadRule, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
+from tokencredit.kernels.lm_head import HeadRule, head_hidden_gradient, head_projection, head_statistics, head_weight_sum
 
 SHAPE = TOK, HID, VOCAB = 192, 8, 1536
 LOGITS = 4 * TOK * VOCAB

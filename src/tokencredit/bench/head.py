@@ -40,7 +40,7 @@ def naive(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
 
 
 def ours(backend: str) -> Score:
-    from tokencredit.kernels.head import HeadRule, head_statistics
+    from tokencredit.kernels.lm_head import HeadRule, head_statistics
 
     named: Any = backend
     return lambda hidden, weight, tokens: head_statistics(hidden, weight, tokens, HeadRule(), backend=named).logp

@@ -1,5 +1,5 @@
 """Dense tensor work shared by scoring, credit and the update."""
 
-from tokencredit.kernels.token_statistics import TokenStatistics, at_least_float32, entropy_of, token_logp, token_statistics
+from tokencredit.kernels.logits import TokenStatistics, at_least_float32, entropy_of, token_logp, token_statistics
 
 __all__ = ["TokenStatistics", "at_least_float32", "entropy_of", "token_logp", "token_statistics"]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tokencredit.kernels import at_least_float32
-from tokencredit.kernels.head import HeadRule, head_statistics
+from tokencredit.kernels.lm_head import HeadRule, head_statistics
 from tokencredit.probe.forward import lm_head, response_logits
 from tokencredit.probe.out_of_memory import is_out_of_memory
 from tokencredit.probe.packed_attention import SEGMENTS, let_pack

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
-from tokencredit.kernels.head.precision import compute_dtype
+from tokencredit.kernels.lm_head.precision import compute_dtype
 from tokencredit.probe.forward import TokenEvidence, precision, response_extent, row_cost
 from tokencredit.probe.packed import packed_hidden, packed_scores
 from tokencredit.probe.packing import pack

@@ -16,7 +16,7 @@ from tokencredit.credit.delta.accumulators import FLOOR, Temperature
 from tokencredit.credit.delta.algorithm import DeltaOptions
 from tokencredit.credit.delta.batched_vectors import Piece, Sweeps
 from tokencredit.credit.delta.layout import TensorSum
-from tokencredit.kernels.features import scope_sums
+from tokencredit.kernels.delta import scope_sums
 
 
 class SideMoments(NamedTuple):

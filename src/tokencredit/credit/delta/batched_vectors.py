@@ -18,8 +18,8 @@ from torch import Tensor
 
 from tokencredit.credit.delta.layout import Tiles
 from tokencredit.credit.features import FeatureSource
-from tokencredit.kernels.features import project, squared_norms, weighted_sums
-from tokencredit.kernels.head import HeadRule, head_projection, head_statistics, head_weight_sum
+from tokencredit.kernels.delta import project, squared_norms, weighted_sums
+from tokencredit.kernels.lm_head import HeadRule, head_projection, head_statistics, head_weight_sum
 
 BLOCK = 32_768
 """Tokens whose hidden states are gathered for one call into the head."""

@@ -17,8 +17,8 @@ from tokencredit.credit.delta.triton import FusedRows, fused_coefficients, serve
 from tokencredit.credit.delta.vectors import check_head_explains_logp
 from tokencredit.credit.features import DeviceFeatures, FeatureSource, PickedFeatures
 from tokencredit.kernels import at_least_float32
-from tokencredit.kernels.features import fused_scoring, scope_sums
-from tokencredit.kernels.head import HeadRule
+from tokencredit.kernels.delta import fused_scoring, scope_sums
+from tokencredit.kernels.lm_head import HeadRule
 
 HEAD_TILE = 16
 

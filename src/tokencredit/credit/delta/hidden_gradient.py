@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.credit.features import DeviceFeatures, FeatureSource, FeatureStore, HostFeatures
-from tokencredit.kernels.head import BUFFER_BYTES, HeadRule, head_hidden_gradient
-from tokencredit.kernels.head.precision import wide, wide_scores
+from tokencredit.kernels.lm_head import BUFFER_BYTES, HeadRule, head_hidden_gradient
+from tokencredit.kernels.lm_head.precision import wide, wide_scores
 
 VECTOR_BYTES = 8 << 30
 """Vectors beyond this many bytes go to the host."""

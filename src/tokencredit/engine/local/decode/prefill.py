@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tokencredit.engine.local.decode.family import Anatomy, Layer
 from tokencredit.engine.local.decode.workspace import Workspace
-from tokencredit.kernels.decode.plain import normed, squares_of, turned, weighted_of
+from tokencredit.kernels.decode.reference import normed, squares_of, turned, weighted_of
 
 TOKENS_IN_A_PASS = 32768
 

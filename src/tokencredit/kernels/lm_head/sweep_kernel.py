@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from tokencredit.kernels.head.tile_kernels import bend, grouped_place, load_tile
+from tokencredit.kernels.lm_head.tile_kernels import bend, grouped_place, load_tile
 
 NOWHERE = tl.constexpr(-1e20)
 """A logit of no weight; finite, so that 0 times it is 0."""

@@ -24,7 +24,7 @@ from tokencredit.kernels.decode.state import (
     blocks,
     square_tile,
 )
-from tokencredit.kernels.token_statistics import at_least_float32
+from tokencredit.kernels.logits import at_least_float32
 
 LOWEST = -1e30
 """Stands for minus infinity where it is subtracted."""

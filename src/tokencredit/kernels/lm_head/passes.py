@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tokencredit.kernels.head import chunked, plain
-from tokencredit.kernels.head.blocks import BUFFER_BYTES
-from tokencredit.kernels.head.precision import compute_dtype, is_half, wide
-from tokencredit.kernels.head.products import error_products
-from tokencredit.kernels.head.rule import DEFAULT_RULE, HeadRule, HeadStatistics, check_rule, to_logits_
+from tokencredit.kernels.lm_head import chunked, reference
+from tokencredit.kernels.lm_head.blocks import BUFFER_BYTES
+from tokencredit.kernels.lm_head.precision import compute_dtype, is_half, wide
+from tokencredit.kernels.lm_head.products import error_products
+from tokencredit.kernels.lm_head.rule import DEFAULT_RULE, HeadRule, HeadStatistics, check_rule, to_logits_
 from tokencredit.kernels.triton_here import why_no_triton
 
 Backend = Literal["auto", "plain", "chunked", "triton"]
@@ -28,7 +28,7 @@ def _way(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
     if backend == "auto":
         backend = "triton" if hidden.is_cuda and is_half(dtype) and why_no_triton() is None else "chunked"
     if backend == "triton":
-        return import_module("tokencredit.kernels.head.fused")
+        return import_module("tokencredit.kernels.lm_head.triton_launch")
     if backend == "chunked":
         return chunked
     raise ValueError(f"backend must be auto, plain, chunked or triton, got {backend!r}")
@@ -99,7 +99,7 @@ def head_statistics(
     """
     _check(hidden, weight, tokens, rule)
     if backend == "plain":
-        return plain.statistics(hidden, weight, tokens, rule)
+        return reference.statistics(hidden, weight, tokens, rule)
     return HeadStatistics(*_HeadLogp.apply(hidden, weight, tokens, rule, backend, buffer_bytes))
 
 
@@ -172,7 +172,7 @@ def head_weight_sum(
     """
     _check(hidden, weight, tokens, rule)
     if backend == "plain":
-        return plain.weight_sum(hidden, weight, tokens, share, rule, sloped)
+        return reference.weight_sum(hidden, weight, tokens, share, rule, sloped)
     return _products(hidden, weight, tokens, share, rule, logp, sloped, backend, buffer_bytes, by_hidden=False)
 
 
@@ -191,7 +191,7 @@ def head_hidden_gradient(
     """W_y - sum_v p_v W_v over the whole vocabulary; with `sloped`, d logp / d h to the letter. `logp` as in `head_weight_sum`."""
     _check(hidden, weight, tokens, rule)
     if backend == "plain":
-        return plain.hidden_gradient(hidden, weight, tokens, rule, sloped)
+        return reference.hidden_gradient(hidden, weight, tokens, rule, sloped)
     ones = hidden.new_ones(len(hidden), dtype=wide(hidden.dtype))
     return _products(hidden, weight, tokens, ones, rule, logp, sloped, backend, buffer_bytes, by_hidden=True)
 
@@ -216,7 +216,7 @@ def head_projection(
     if matrix.shape != weight.shape:
         raise ValueError(f"matrix must have the weight's shape {tuple(weight.shape)}, got {tuple(matrix.shape)}")
     if backend == "plain":
-        return plain.projection(hidden, weight, tokens, matrix, rule, sloped)
+        return reference.projection(hidden, weight, tokens, matrix, rule, sloped)
     dtype = compute_dtype(hidden)
     way = _way(backend, hidden, dtype)
     with torch.autocast(hidden.device.type, enabled=False):

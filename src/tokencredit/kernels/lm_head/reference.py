@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels.head.rule import HeadRule, HeadStatistics
-from tokencredit.kernels.token_statistics import at_least_float32
+from tokencredit.kernels.lm_head.rule import HeadRule, HeadStatistics
+from tokencredit.kernels.logits import at_least_float32
 
 
 def logits_of(hidden: Float[Tensor, "tok hid"], weight: Float[Tensor, "vocab hid"], rule: HeadRule) -> Float[Tensor, "tok vocab"]:

@@ -9,7 +9,6 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.kernels.decode.attend_triton import attend_kernel
 from tokencredit.kernels.decode.draw_triton import draw_kernel, final_norm_kernel
 from tokencredit.kernels.decode.linear_triton import head_kernel, linear_add_kernel, norm_gate_up_kernel, norm_linear_kernel
 from tokencredit.kernels.decode.state import (
@@ -25,6 +24,7 @@ from tokencredit.kernels.decode.state import (
     square_tile,
 )
 from tokencredit.kernels.decode.tiles import Tile, shared_memory, tile_for, tile_for_sum
+from tokencredit.kernels.decode.triton_kernels import attend_kernel
 
 LOG2_E = 1.4426950408889634
 SMALLEST_GROUP = 16

@@ -8,12 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tokencredit.kernels.head.chunked import Sweep
-from tokencredit.kernels.head.error_kernel import error_kernel
-from tokencredit.kernels.head.precision import is_half
-from tokencredit.kernels.head.rule import HeadRule
-from tokencredit.kernels.head.sweep_kernel import combine_kernel, sweep_kernel
-from tokencredit.kernels.head.tiles import Tile, processors, tiles_for
+from tokencredit.kernels.lm_head.chunked import Sweep
+from tokencredit.kernels.lm_head.precision import is_half
+from tokencredit.kernels.lm_head.rule import HeadRule
+from tokencredit.kernels.lm_head.sweep_kernel import combine_kernel, sweep_kernel
+from tokencredit.kernels.lm_head.tiles import Tile, processors, tiles_for
+from tokencredit.kernels.lm_head.triton_kernels import error_kernel
 
 MOST_RUNS = 128
 WAVES = 16

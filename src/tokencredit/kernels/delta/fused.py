@@ -13,9 +13,9 @@ from tokencredit.kernels.triton_here import why_no_triton
 def _kernels() -> ModuleType | None:
     if why_no_triton() is not None:
         return None
-    from tokencredit.kernels.features import sweeps
+    from tokencredit.kernels.delta import triton_sweeps
 
-    return sweeps
+    return triton_sweeps
 
 
 def fused(tensor: Tensor, *, doubles: bool = False) -> ModuleType | None:
@@ -25,9 +25,9 @@ def fused(tensor: Tensor, *, doubles: bool = False) -> ModuleType | None:
 
 @cache
 def _scoring() -> tuple[ModuleType, ModuleType]:
-    from tokencredit.kernels.features import rows, scores
+    from tokencredit.kernels.delta import triton_layout, triton_scores
 
-    return rows, scores
+    return triton_layout, triton_scores
 
 
 def fused_scoring(tensor: Tensor) -> tuple[ModuleType, ModuleType] | None:

@@ -14,7 +14,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.kernels.features.rows import Rows, Slots, launch, tiles_before
+from tokencredit.kernels.delta.triton_layout import Rows, Slots, launch, tiles_before
 
 COLUMNS, WARPS = 64, 4
 """Columns of a tile that a program of `sums` adds up."""

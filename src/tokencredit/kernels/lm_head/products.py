@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels.head.blocks import blocks_for, runs
-from tokencredit.kernels.head.precision import add_product_, wide
-from tokencredit.kernels.head.rule import HeadRule
+from tokencredit.kernels.lm_head.blocks import blocks_for, runs
+from tokencredit.kernels.lm_head.precision import add_product_, wide
+from tokencredit.kernels.lm_head.rule import HeadRule
 
 
 def error_products(

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from tokencredit.kernels.head.tile_kernels import bend, grouped_place, load_tile
+from tokencredit.kernels.lm_head.tile_kernels import bend, grouped_place, load_tile
 
 
 @triton.jit(do_not_specialize=["tok", "vocab", "token_blocks", "runs", "tiles_per_run", "group"])

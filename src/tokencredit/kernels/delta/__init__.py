@@ -10,8 +10,8 @@ float32, the plain twins in float64; sums of tiles are float64 in both. Nothing 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels.features import plain
-from tokencredit.kernels.features.fused import fused, fused_scoring
+from tokencredit.kernels.delta import reference
+from tokencredit.kernels.delta.fused import fused, fused_scoring
 
 __all__ = ["fused_scoring", "project", "scope_sums", "squared_norms", "weighted_sums"]
 
@@ -23,7 +23,7 @@ def weighted_sums(
     first: Int[Tensor, " bound"],
 ) -> Float[Tensor, "scope hid"]:
     """sum_t w_t h_t over each scope, whose tiles are first[s] ... first[s + 1]; in float64."""
-    return scope_sums((fused(features) or plain).tile_sums(features, place, weight), first)
+    return scope_sums((fused(features) or reference).tile_sums(features, place, weight), first)
 
 
 def project(
@@ -33,13 +33,13 @@ def project(
     direction: Float[Tensor, "scope hid"],
 ) -> Float[Tensor, "tile slot"]:
     """<h_t, direction of the token's scope>; 0 in empty slots."""
-    return (fused(features) or plain).project(features, place, scope, direction)
+    return (fused(features) or reference).project(features, place, scope, direction)
 
 
 def squared_norms(features: Float[Tensor, "row hid"], place: Int[Tensor, "tile slot"]) -> Float[Tensor, "tile slot"]:
-    return (fused(features) or plain).squared_norms(features, place)
+    return (fused(features) or reference).squared_norms(features, place)
 
 
 def scope_sums(values: Float[Tensor, "tile column"], first: Int[Tensor, " bound"]) -> Float[Tensor, "scope column"]:
     """Sum over the tiles first[s] ... first[s + 1] of each scope, in float64 and always in one order."""
-    return (fused(values, doubles=True) or plain).scope_sums(values, first)
+    return (fused(values, doubles=True) or reference).scope_sums(values, first)
