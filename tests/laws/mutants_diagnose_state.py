@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from laws.source_edits import Edit, loaded_with
 
 MODULES = (
-    "diagnose.kernel",
+    "diagnose.head_kernel",
     "diagnose.coupling",
     "diagnose.contrast",
     "diagnose.masses",
@@ -20,21 +20,23 @@ def diagnose_with(edit: Edit | None = None) -> SimpleNamespace:
 
 
 COUPLING: dict[str, Edit] = {
-    "the temperature is forgotten": Edit("diagnose.kernel", "scale = 1 / (looked_at.temperature * sources.temperature)", "scale = 1"),
-    "the temperature divides once": Edit("diagnose.kernel", "1 / (looked_at.temperature * sources.temperature)", "1 / sources.temperature"),
-    "blocks forget the temperature": Edit("diagnose.kernel", " / (left.temperature * right.temperature)", ""),
-    "only the last chunk is summed": Edit("diagnose.kernel", "total += chunk", "total = chunk"),
-    "weights of the first chunk": Edit("diagnose.kernel", "weight[run])", "weight[: len(chunk)])"),
-    "weights lose their sign": Edit("diagnose.kernel", "weight, placed = weight.double()", "weight, placed = weight.double().abs()"),
-    "own is another token's weight": Edit("diagnose.kernel", "weight[own_index[placed]]", "weight[: int(placed.sum())]"),
-    "absent tokens push themselves": Edit("diagnose.kernel", "own_index >= 0", "own_index >= -1"),
-    "own is counted among the same": Edit("diagnose.kernel", "own_index[left, None] != right[None]", "right[None] >= 0"),
-    "the same are all": Edit("diagnose.kernel", "(vectors.tokens == token).nonzero()", "(vectors.tokens >= 0).nonzero()"),
-    "the same are counted among the others": Edit("diagnose.kernel", "everything - own - same", "everything - own"),
-    "pairs with oneself": Edit("diagnose.kernel", "place[left_run, None] < place", "place[left_run, None] <= place"),
-    "pairs of one block only": Edit("diagnose.kernel", "right_run.start < left_run.start", "right_run.start != left_run.start"),
-    "buckets in order of appearance": Edit("diagnose.kernel", "low = torch.minimum(", "low = (lambda left, right: left + 0 * right)("),
-    "signed sums are magnitudes": Edit("diagnose.kernel", "factor, kernel, kernel.abs())", "factor, kernel, kernel)"),
+    "the temperature is forgotten": Edit("diagnose.head_kernel", "scale = 1 / (looked_at.temperature * sources.temperature)", "scale = 1"),
+    "the temperature divides once": Edit(
+        "diagnose.head_kernel", "1 / (looked_at.temperature * sources.temperature)", "1 / sources.temperature"
+    ),
+    "blocks forget the temperature": Edit("diagnose.head_kernel", " / (left.temperature * right.temperature)", ""),
+    "only the last chunk is summed": Edit("diagnose.head_kernel", "total += chunk", "total = chunk"),
+    "weights of the first chunk": Edit("diagnose.head_kernel", "weight[run])", "weight[: len(chunk)])"),
+    "weights lose their sign": Edit("diagnose.head_kernel", "weight, placed = weight.double()", "weight, placed = weight.double().abs()"),
+    "own is another token's weight": Edit("diagnose.head_kernel", "weight[own_index[placed]]", "weight[: int(placed.sum())]"),
+    "absent tokens push themselves": Edit("diagnose.head_kernel", "own_index >= 0", "own_index >= -1"),
+    "own is counted among the same": Edit("diagnose.head_kernel", "own_index[left, None] != right[None]", "right[None] >= 0"),
+    "the same are all": Edit("diagnose.head_kernel", "(vectors.tokens == token).nonzero()", "(vectors.tokens >= 0).nonzero()"),
+    "the same are counted among the others": Edit("diagnose.head_kernel", "everything - own - same", "everything - own"),
+    "pairs with oneself": Edit("diagnose.head_kernel", "place[left_run, None] < place", "place[left_run, None] <= place"),
+    "pairs of one block only": Edit("diagnose.head_kernel", "right_run.start < left_run.start", "right_run.start != left_run.start"),
+    "buckets in order of appearance": Edit("diagnose.head_kernel", "low = torch.minimum(", "low = (lambda left, right: left + 0 * right)("),
+    "signed sums are magnitudes": Edit("diagnose.head_kernel", "factor, kernel, kernel.abs())", "factor, kernel, kernel)"),
     "same and different change places": Edit("diagnose.coupling", '"same" if kind else "different"', '"different" if kind else "same"'),
     "shares of signed sums": Edit("diagnose.coupling", "part[chosen].abs().sum()", "part[chosen].sum().abs()"),
     "a sample with replacement": Edit("diagnose.coupling", "[:limit].sort()", "[:limit].sort().values[:1].expand(limit).sort()"),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.source_edits import Edit, loaded_with
 
-MODULES = ("diagnose.evidence", "diagnose.flips", "diagnose.effect", "diagnose.cancellation", "diagnose.drift", "diagnose.tax")
+MODULES = ("diagnose.common", "diagnose.flips", "diagnose.effect", "diagnose.cancellation", "diagnose.drift", "diagnose.tax")
 
 FLIPS: dict[str, Edit] = {
     "a flip is a fall": Edit("diagnose.flips", 'row["suppressed" if side == "positive" else "boosted"]', 'row["suppressed"]'),

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from tokencredit.credit.delta.vectors import HeadVectors
 from tokencredit.diagnose.coupling import Sources, coupling, pair_table
-from tokencredit.diagnose.kernel import head_mismatch, head_parts, kernel_block
+from tokencredit.diagnose.head_kernel import head_mismatch, head_parts, kernel_block
 from tokencredit.diagnose.table import TokenTable
 
 VOCAB, WIDTH, TEMPERATURE = 5, 3, 1.7

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.diagnose.evidence import class_parts, confidence_parts, evidence, on_cpu
+from tokencredit.diagnose.common import class_parts, confidence_parts, evidence, on_cpu
 from tokencredit.diagnose.summary import DEAD_BAND, correlation, mean_where
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import count, number, percent

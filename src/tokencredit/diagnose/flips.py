@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.diagnose.evidence import class_parts, confidence_parts, evidence, on_cpu
+from tokencredit.diagnose.common import class_parts, confidence_parts, evidence, on_cpu
 from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import count, percent

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.diagnose.evidence import class_parts, evidence, on_cpu
+from tokencredit.diagnose.common import class_parts, evidence, on_cpu
 from tokencredit.diagnose.summary import mean_where
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import percent

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.diagnose.evidence import evidence
+from tokencredit.diagnose.common import evidence
 from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.words import count, number
