@@ -11,7 +11,7 @@ import numpy as np
 
 from tokencredit.compare.intervals import Bounds, Numbers, cut, resamples
 from tokencredit.compare.statistics import paired, points
-from tokencredit.record import describe_environment
+from tokencredit.storage.run_dir import describe_environment
 
 SIZES = ((3,), (5,), (8,), (4, 4), (8, 8), (16,))
 """Seeds on each base."""

@@ -26,8 +26,8 @@ from tokencredit.compare.code import Code, code_of, same_code
 from tokencredit.compare.plan import Key, PlannedRun
 from tokencredit.compare.rows import Row
 from tokencredit.compare.run import execute, failures_of
-from tokencredit.record import describe_environment
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
+from tokencredit.storage.run_dir import describe_environment
 
 
 def main() -> int:

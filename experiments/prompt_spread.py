@@ -28,7 +28,7 @@ from tokencredit.bench.credit.quality import Axes, axes_of, ratio, without_entro
 from tokencredit.bench.credit.run import load_subject
 from tokencredit.compare.arms import with_settings
 from tokencredit.config.resolve import resolve
-from tokencredit.record import describe_environment
+from tokencredit.storage.run_dir import describe_environment
 
 ROLLOUTS = 256
 GROUP_SIZES = (1, 2, 4, 8)

@@ -20,9 +20,9 @@ import torch
 
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy
 from tokencredit.engine.local.sample import sample
-from tokencredit.record import describe_environment
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
+from tokencredit.storage.run_dir import describe_environment
 
 SHOWN = (
     "accuracy", "flips/first/band/positive/boosted", "flips/first/band/negative/boosted",

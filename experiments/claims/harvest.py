@@ -11,7 +11,7 @@ from claims.planning import digest
 from tokencredit.compare.code import Code
 from tokencredit.compare.plan import PlannedRun
 from tokencredit.compare.rows import Row, look
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 
 FORMAT, DECISIVE = ("preamble", "separator"), ("result",)
 """Token classes of `steps`: free choices, and the digits that are right or wrong."""

@@ -24,7 +24,7 @@ from tokencredit.engine.local.turns import turns_of
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, Rollouts, Scored

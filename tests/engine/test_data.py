@@ -11,8 +11,8 @@ from tokencredit.config import knobs
 from tokencredit.engine.data import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.split import split_of

@@ -30,7 +30,7 @@ from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError
 from tokencredit.probe.trained import trained_parameters
 from tokencredit.probe.update import predicted_change
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 
 LORA = Lora(rank=3, alpha=6.0)
 

@@ -17,11 +17,11 @@ from tokencredit.engine.local.offline import check_offline, credit_stored, credi
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
-from tokencredit.record import TOKEN_COLUMNS
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
+from tokencredit.storage.run_dir import TOKEN_COLUMNS
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited
 

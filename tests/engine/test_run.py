@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engine.runs import files_of, newest, run, same_weights, small_config, weights
 from tokencredit.config.recipes import RECIPES
 from tokencredit.models import model_folder
-from tokencredit.record import TOKEN_COLUMNS
+from tokencredit.storage.run_dir import TOKEN_COLUMNS
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path: Path) -> None:

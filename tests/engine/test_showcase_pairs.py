@@ -11,8 +11,8 @@ from engine.runs import small_config
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.showcase import _contrasts, showcase
 from tokencredit.engine.local.train import Trainer
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
 
 NAN = math.nan
 

@@ -27,7 +27,7 @@ from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.train import train
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import TRACKERS
 from tokencredit.track.identity import identify
 from tokencredit.track.protocol import Tracked

@@ -17,12 +17,12 @@ from forked import run_forked
 from tokencredit.engine.local.resume import find_resume_point
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
-from tokencredit.record import RunFolder
 from tokencredit.report.folder import Run
 from tokencredit.report.headline import headline
 from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
 from tokencredit.storage.manifest import damage
+from tokencredit.storage.run_dir import RunFolder
 
 CUT_AT = 3
 
@@ -230,7 +230,7 @@ def test_code_that_lies_in_a_model_s_folder_is_not_run_unless_asked_for(cut: Pat
 
 def _killed_at(config_changes: dict[str, object], folder: Path, function: str, call: int) -> None:
     """Trains, and dies by SIGKILL at the given call of a function that a save makes."""
-    from tokencredit.storage import whole as writing
+    from tokencredit.storage import atomic as writing
 
     owner, name = {
         "fsync": (os, "fsync"),

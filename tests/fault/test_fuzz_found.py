@@ -14,12 +14,12 @@ from tiny import tiny_policy
 from tokencredit.commands import convert, credit, show
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
 from tokencredit.report import write_report
 from tokencredit.report.folder import Run
 from tokencredit.report.tokens import read_step
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import read_rollouts
+from tokencredit.storage.run_dir import RunFolder
 
 CONFIGS = {
     "a number of 5000 digits": (b"seed = " + b"9" * 5_000, "config.toml cannot be read as TOML: Exceeds the limit"),

@@ -11,7 +11,7 @@ from random import Random
 
 from engine.runs import files_of
 from fault.command import tokencredit
-from tokencredit.storage.whole import remove_folder
+from tokencredit.storage.atomic import remove_folder
 from tokencredit.tasks.steps import Steps
 
 SMALL = [

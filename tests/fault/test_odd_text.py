@@ -17,7 +17,6 @@ from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import gather_evidence
-from tokencredit.record import RunFolder
 from tokencredit.report.folder import Run
 from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid
@@ -25,6 +24,7 @@ from tokencredit.report.tokens import StepTokens, read_step
 from tokencredit.rollout_file.read import read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.cotadd import CotAdd
@@ -93,7 +93,7 @@ def responses(tokens: StepTokens) -> list[str]:
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_odd_characters_survive_the_way_to_the_file_and_the_page(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = character_policy()
-    monkeypatch.setattr("tokencredit.record.best_suffix", lambda: suffix)
+    monkeypatch.setattr("tokencredit.storage.run_dir.best_suffix", lambda: suffix)
     answers = [[*policy.encode(ODD), 1], policy.encode(ODD[::-1]), [1], policy.encode("a")]
     rollouts = rollouts_of(policy, answers)
     labels = label_tokens(policy, Steps(), [PROBLEM, PROBLEM], rollouts)

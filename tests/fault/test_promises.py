@@ -20,9 +20,9 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Trainer
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.models import model_folder
-from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import Place, best_model, checkpoints_in
 from tokencredit.storage.manifest import damage
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks.steps import Steps
 
 

@@ -14,10 +14,10 @@ import pytest
 from engine.runs import files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.record import RunFolder
+from tokencredit.storage.atomic import publishing, remove_folder, write_whole
 from tokencredit.storage.lock import locked
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.whole import publishing, remove_folder, write_whole
+from tokencredit.storage.run_dir import RunFolder
 
 TRAIN = ["train", "--out", "run", "--steps", "6", "--save-every", "1", "--tokens-every", "1", *SMALL]
 
@@ -75,7 +75,7 @@ def test_a_disk_that_fails_in_a_save_leaves_the_checkpoint_before(tmp_path: Path
     run(config, tmp_path / "whole")
     run(config, tmp_path / "run", stop_after=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokencredit.storage.whole.write_manifest", failing(code))
+        patch.setattr("tokencredit.storage.atomic.write_manifest", failing(code))
         with pytest.raises(StorageError, match=os.strerror(code)):
             run(config, tmp_path / "run", resume=True)
     assert newest(tmp_path / "run").name == "step-000002"

@@ -18,7 +18,7 @@ from tokencredit.card.markdown import block, code, plain
 from tokencredit.commands.train import run as command
 from tokencredit.errors import StorageError
 from tokencredit.models import model_folder
-from tokencredit.storage import whole
+from tokencredit.storage import atomic
 from tokencredit.storage.checkpoints import best_model
 from tokencredit.storage.manifest import damage
 
@@ -126,7 +126,7 @@ def test_a_failed_export_leaves_the_old_one_whole(trained: Path, exported: Path,
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(whole, "write_manifest", full)
+    monkeypatch.setattr(atomic, "write_manifest", full)
     monkeypatch.setattr("tokencredit.card.export.shutil.copyfile", lambda *_: full(exported))
     with pytest.raises(StorageError, match="No space left"):
         export_model(trained)

@@ -13,7 +13,7 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.tokens import label_tokens
-from tokencredit.record import describe_environment
+from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
 
 

@@ -21,7 +21,7 @@ from tokencredit.bench.part import Bench, Shown
 from tokencredit.bench.shapes import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
 from tokencredit.engine.local.policy import choose_device
 from tokencredit.errors import ConfigError
-from tokencredit.record import describe_environment
+from tokencredit.storage.run_dir import describe_environment
 from tokencredit.text import nearest
 
 ON_SHAPES = {

@@ -7,9 +7,9 @@ from pathlib import Path
 from tokencredit.card.words import CONFIG_FILE, card
 from tokencredit.errors import ConfigError
 from tokencredit.report.folder import Run
+from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import best_model, named_place
 from tokencredit.storage.manifest import MANIFEST
-from tokencredit.storage.whole import publishing, remove_folder
 
 NOT_THE_MODEL = frozenset(
     {

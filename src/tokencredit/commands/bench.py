@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
 from tokencredit.text import nearest
 
 if TYPE_CHECKING:

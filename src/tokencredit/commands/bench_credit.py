@@ -26,7 +26,7 @@ from tokencredit.config.syntax import with_task_fields, with_task_flags
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
 
 USAGE = "tokencredit bench credit MODEL ... [CONFIG.toml ...] [OPTIONS]"
 DEFAULT_MODELS = ("steps-shift", "steps-sharpen")

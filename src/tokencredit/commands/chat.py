@@ -14,8 +14,8 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.visible import visible
 
 if TYPE_CHECKING:

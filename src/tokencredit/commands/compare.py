@@ -24,9 +24,9 @@ from tokencredit.config.anchor import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import pinned_name
-from tokencredit.record import describe_environment
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked
+from tokencredit.storage.run_dir import describe_environment
 from tokencredit.visible import brief
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tokencredit.text import nearest
 from tokencredit.visible import visible
 
 if TYPE_CHECKING:
-    from tokencredit.record import RunFolder
+    from tokencredit.storage.run_dir import RunFolder
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.engine.local.recording import entropy_history
     from tokencredit.engine.local.replay import recreate
     from tokencredit.engine.local.tokens import label_tokens, token_columns
-    from tokencredit.record import RunFolder
+    from tokencredit.storage.run_dir import RunFolder
 
     source = RunFolder(path)
     with counting("training again up to the step") as tell:
@@ -196,7 +196,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
 
 def _opened(out: Path, config: TrainConfig, subject: str) -> "RunFolder":
     """The folder of a diagnosis, which may hold findings of other steps already."""
-    from tokencredit.record import RunFolder
+    from tokencredit.storage.run_dir import RunFolder
 
     folder = RunFolder(out)
     if not (out / "diagnosis.json").is_file():
@@ -211,7 +211,7 @@ def _check_budget(only: Sequence[str], asked: str | None, config: TrainConfig) -
 
 
 def _last_step(path: Path) -> int:
-    from tokencredit.record import RunFolder
+    from tokencredit.storage.run_dir import RunFolder
 
     steps = [step for step, _ in RunFolder(path).step_files("tokens")]
     if not steps:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tokencredit.bases import shipped_bases
 from tokencredit.errors import EXIT_OK
-from tokencredit.record import PACKAGES
+from tokencredit.storage.run_dir import PACKAGES
 from tokencredit.visible import visible
 
 EXTRAS = {

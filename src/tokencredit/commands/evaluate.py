@@ -15,10 +15,10 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.task import TaskChoice
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.record import RunFolder
 from tokencredit.rollout_file.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.visible import brief
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import require_trackers
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."

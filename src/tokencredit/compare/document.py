@@ -13,7 +13,7 @@ from tokencredit.compare.run import Failure
 from tokencredit.compare.summary import summarize
 from tokencredit.compare.tuning import tune
 from tokencredit.errors import ConfigError
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
 from tokencredit.text import nearest
 
 JSON_FILE, PAGE_FILE = "comparison.json", "comparison.html"

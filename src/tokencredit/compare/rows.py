@@ -9,7 +9,7 @@ from tokencredit.compare.plan import PlannedRun
 from tokencredit.config.resolve import read_toml, validated
 from tokencredit.config.resume import SAVING, changes
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 
 Row = dict[str, Any]
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")

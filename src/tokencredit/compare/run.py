@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from tokencredit.compare.plan import PlannedRun
 from tokencredit.config.resolve import to_toml
+from tokencredit.storage.atomic import remove_folder, write_whole
 from tokencredit.storage.lock import locked
-from tokencredit.storage.whole import remove_folder, write_whole
 
 LAST_WORDS = 2000
 BETWEEN_LOOKS = 0.1

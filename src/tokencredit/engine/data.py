@@ -10,8 +10,8 @@ from tokencredit.config.anchor import PATHS_OF_TASKS
 from tokencredit.config.messages import shortened
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import HeldOut, Problem, Task
 
 FILE = "data.json"

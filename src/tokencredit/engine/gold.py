@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import GoldChecking, GoldReport, Task
 
 FILE, NAMED = "gold.json", 3

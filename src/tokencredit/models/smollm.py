@@ -12,8 +12,8 @@ from typing import Any
 
 from tokencredit.errors import ConfigError
 from tokencredit.models.cache import cache_folder
+from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.whole import publishing, remove_folder
 
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

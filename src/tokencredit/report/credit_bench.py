@@ -12,7 +12,7 @@ from tokencredit.own_version import own_version
 from tokencredit.report.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
 from tokencredit.report.page import content_policy
 from tokencredit.report.words import duration, grouped, hundreds, percent
-from tokencredit.storage.whole import write_whole
+from tokencredit.storage.atomic import write_whole
 from tokencredit.visible import visible_in
 
 Record = Mapping[str, Any]

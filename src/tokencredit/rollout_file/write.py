@@ -7,7 +7,7 @@ from typing import Any
 
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.cells import COLUMNS
-from tokencredit.tables import write_table
+from tokencredit.storage.table_file import write_table
 
 SUFFIXES = (".parquet", ".jsonl")
 

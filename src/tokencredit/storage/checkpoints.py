@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tokencredit.storage.atomic import remove_folder, storing
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.whole import remove_folder, storing
 
 DAMAGED = "damaged-"
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tokencredit.errors import ConfigError
-from tokencredit.storage.whole import storing
+from tokencredit.storage.atomic import storing
 
 LOCK = "lock"
 

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import asdict, dataclass
 
 from tokencredit.config.train import Track
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 
 FILE = "trackers.json"
 

@@ -12,7 +12,7 @@ from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import GuardError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import tracker_class
 from tokencredit.track.identity import identify
 from tokencredit.track.protocol import Tracked, Tracker

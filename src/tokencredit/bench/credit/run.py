@@ -24,7 +24,7 @@ from tokencredit.engine.local.policy import choose_device, load_policy, set_thre
 from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.errors import ConfigError
-from tokencredit.record import describe_environment
+from tokencredit.storage.run_dir import describe_environment
 from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
 
 

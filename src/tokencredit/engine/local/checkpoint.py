@@ -17,8 +17,8 @@ from tokencredit.engine.local.batch_file import WORDS, StoredBatch, load_batch, 
 from tokencredit.engine.local.generators import generator_states, restore_generators
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError, StorageError
+from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
-from tokencredit.storage.whole import publishing, remove_folder
 from tokencredit.types import StepResult
 
 OPTIMIZER_FILE, GENERATORS_FILE, STATE_FILE, CLOCKS_FILE = "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json"

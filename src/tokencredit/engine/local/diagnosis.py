@@ -26,7 +26,7 @@ from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
 from tokencredit.engine.local.microscope import StepEvidence
 from tokencredit.engine.local.sampled_evidence import SampledEvidence
-from tokencredit.record import EVIDENCE_COLUMNS
+from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.types import Credited, Finding, StepPlan
 
 

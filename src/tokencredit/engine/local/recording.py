@@ -10,7 +10,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Task
 
 

@@ -32,10 +32,10 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.probe.forward import TokenEvidence
-from tokencredit.record import RunFolder
+from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.whole import publishing, remove_folder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.timing import Stopwatch
 
 REFUSAL = "refusal.json"

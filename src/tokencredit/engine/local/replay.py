@@ -15,9 +15,9 @@ from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper, TrainedBatch, check_visible
 from tokencredit.engine.local.update import TakenStep
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.timing import Stopwatch
 
 

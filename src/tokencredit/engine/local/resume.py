@@ -9,8 +9,8 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, load_progress
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder
 from tokencredit.storage.checkpoints import newest_whole, set_aside
+from tokencredit.storage.run_dir import RunFolder
 
 
 class ResumePoint(NamedTuple):

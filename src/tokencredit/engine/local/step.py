@@ -35,8 +35,8 @@ from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.probe.forward import TokenEvidence
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult

@@ -47,9 +47,9 @@ from tokencredit.engine.local.ways import ways_taken
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.probe.trained import trained_parameters
-from tokencredit.record import RunFolder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
 

@@ -22,10 +22,10 @@ from tokencredit.engine.metrics import state_metrics
 from tokencredit.engine.trl.planned import PlannedBatch
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.record import RunFolder
+from tokencredit.storage.atomic import remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
-from tokencredit.storage.whole import remove_folder
+from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.types import StepResult

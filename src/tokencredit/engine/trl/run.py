@@ -33,9 +33,9 @@ from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, r
 from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError
-from tokencredit.record import RunFolder, describe_environment
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
+from tokencredit.storage.run_dir import RunFolder, describe_environment
 from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokencredit.errors import ConfigError, StorageError
+from tokencredit.storage.atomic import PARTIAL, clear_leftovers, remove_folder, storing, sync, write_whole
 from tokencredit.storage.checkpoints import checkpoints_in
-from tokencredit.storage.whole import PARTIAL, clear_leftovers, remove_folder, storing, sync, write_whole
-from tokencredit.tables import best_suffix, write_table
+from tokencredit.storage.table_file import best_suffix, write_table
 
 if TYPE_CHECKING:
     from tokencredit.types import StepPlan
