@@ -23,8 +23,8 @@ from tokencredit.engine.local.train import train
 from tokencredit.errors import GuardError
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.storage.manifest import damage
-from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.steps import ALPHABET
+from tokencredit.tasks.tokenizer import character_tokenizer
 
 SMOLLM2_SHAPE = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,

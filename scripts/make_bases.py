@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tokencredit.engine.local.warm_start import Examples, warm_start
 from tokencredit.tasks import cotadd, cotadd_demos, guess, guess_demos, steps, steps_demos
-from tokencredit.tasks.characters import character_tokenizer
+from tokencredit.tasks.tokenizer import character_tokenizer
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "tokencredit" / "bases"
 

@@ -11,8 +11,8 @@ from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError
 from tokencredit.probe.forward import gather_evidence
-from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.steps import ALPHABET
+from tokencredit.tasks.tokenizer import character_tokenizer
 
 SIZES = {
     "num_hidden_layers": 2,

@@ -16,8 +16,8 @@ from tokencredit.engine.local.prompting import TAGS_ASKED, Prompting, Shot, enco
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import Problem, Split, Steps
-from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.split import split_of
+from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.types import Rollouts
 
 TEMPLATE = (

@@ -12,7 +12,7 @@ from tokencredit.config.train import Reward
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.prompting import Prompting
 from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts
-from tokencredit.tasks.characters import character_tokenizer
+from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 

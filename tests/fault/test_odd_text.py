@@ -26,9 +26,9 @@ from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, step_verdicts
-from tokencredit.tasks.characters import character_tokenizer
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.steps import Steps
+from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.types import Rollouts
 
 ODD = "a\x00\u2028\x85\u202eé🙂\u0301\u200dء\t"

@@ -12,7 +12,7 @@ from tokencredit.config.base import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import TASKS, Demonstrating, Task, verdicts
-from tokencredit.tasks.own import own_task
+from tokencredit.tasks.custom import own_task
 
 GOOD = '''
 from dataclasses import dataclass

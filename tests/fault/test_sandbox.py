@@ -15,8 +15,8 @@ from fault.attack_table import run_attack, what_happened
 from fault.attacks import ATTACKS, Attack
 from fault.scene import Scene, a_scene
 from tokencredit.errors import ConfigError
-from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose, filter, run_program, settle, watch
-from tokencredit.grade.sandbox.plain import NOT_COVERED
+from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose, run_program, seccomp, settle, watch
+from tokencredit.grade.sandbox.limits_only import NOT_COVERED
 
 pytestmark = pytest.mark.bubblewrap
 LIMITS = CodeLimits(wall_seconds=5.0)
@@ -272,9 +272,9 @@ def test_the_sandbox_that_works_is_chosen_silently_and_plain_limits_are_not(caps
 
 def test_a_machine_without_a_filter_is_refused() -> None:
     with pytest.raises(SandboxError, match="no system-call filter is written for vax"):
-        filter.system_call_filter("vax")
-    lengths = {len(filter.system_call_filter(machine)) for machine in ("x86_64", "aarch64")}
-    assert lengths == {8 * (6 + 2 * len(filter.DENIED) + 2 + 5)}
+        seccomp.system_call_filter("vax")
+    lengths = {len(seccomp.system_call_filter(machine)) for machine in ("x86_64", "aarch64")}
+    assert lengths == {8 * (6 + 2 * len(seccomp.DENIED) + 2 + 5)}
 
 
 @pytest.mark.parametrize(

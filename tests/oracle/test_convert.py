@@ -15,7 +15,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import read_rollouts
-from tokencredit.tasks.characters import character_tokenizer
+from tokencredit.tasks.tokenizer import character_tokenizer
 
 HOSTILE = "é\r\n\u2028 🙂 \"'\\ <|im_end|>"
 TRL: dict[str, list[Any]] = {

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from tokencredit.errors import ConfigError
+from tokencredit.grade.protocol import printable
 from tokencredit.grade.verdict import Verdict
-from tokencredit.grade.wire import printable
 
 Grader = Callable[..., float | Verdict]
 

@@ -18,8 +18,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.grade.child import Child, LostError, wait_for
 from tokencredit.grade.graders import grader_path
 from tokencredit.grade.limits import GradeLimits
+from tokencredit.grade.protocol import printable
 from tokencredit.grade.verdict import Verdict, ungraded
-from tokencredit.grade.wire import printable
 
 
 class GraderPool:

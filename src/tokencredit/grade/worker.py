@@ -14,8 +14,8 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.grade.confine import bound_memory, die_with_parent, leave_stopping_to_the_parent, no_core
 from tokencredit.grade.graders import Grader, find_grader
+from tokencredit.grade.protocol import decode, encode, printable
 from tokencredit.grade.verdict import Verdict, ungraded
-from tokencredit.grade.wire import decode, encode, printable
 
 
 def as_verdict(result: object) -> Verdict:

@@ -6,10 +6,10 @@ from tokencredit.tasks.arithmetic import Arithmetic
 from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.countdown import Countdown
+from tokencredit.tasks.custom import own_task
 from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
 from tokencredit.tasks.leaks import HeldOut
-from tokencredit.tasks.own import own_task
 from tokencredit.tasks.protocol import (
     Cautioned,
     Conversing,

@@ -14,8 +14,8 @@ from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.sandbox import Isolation, settle
 from tokencredit.grade.sandbox.child import START_SECONDS
-from tokencredit.tasks.json_lines import Line, read_objects, text_cell
 from tokencredit.tasks.jsonl import Grading, Jsonl
+from tokencredit.tasks.jsonl_file import Line, read_objects, text_cell
 from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides, written_by_prompt
 
 UNISOLATED = "programs that the model writes run under plain limits, without isolation; docs/sandbox.md says what that leaves open"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tokencredit.config.messages import shortened
 from tokencredit.errors import ConfigError
 from tokencredit.grade.text import last_match
-from tokencredit.tasks.json_lines import Line, Numeral, read_objects, text_cell
+from tokencredit.tasks.jsonl_file import Line, Numeral, read_objects, text_cell
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.protocol import Split
 from tokencredit.tasks.split import split_of

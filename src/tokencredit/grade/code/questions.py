@@ -9,7 +9,7 @@ from tokencredit.grade.code.judge import FailedError
 from tokencredit.grade.code.values import NoValueError, rebuilt
 from tokencredit.grade.sandbox import CodeLimits, Settled, run_program
 
-ASKING = Path(__file__).with_name("asking.py").read_text(encoding="utf-8")
+ASKING = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 
 
 class Told(NamedTuple):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tokencredit.grade.sandbox.child import ENVIRONMENT, START_SECONDS, Child, inside_arguments, interpreter
 from tokencredit.grade.sandbox.end import SandboxError
-from tokencredit.grade.sandbox.filter import system_call_filter
 from tokencredit.grade.sandbox.limits import MEGABYTE, CodeLimits
+from tokencredit.grade.sandbox.seccomp import system_call_filter
 
 NOBODY = 65534
 # A killed process that is not gone after this long is stuck in the kernel.

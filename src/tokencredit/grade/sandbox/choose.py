@@ -7,7 +7,7 @@ from typing import Literal
 from tokencredit.errors import ConfigError
 from tokencredit.grade.sandbox.end import SandboxError
 from tokencredit.grade.sandbox.limits import CodeLimits
-from tokencredit.grade.sandbox.plain import NOT_COVERED
+from tokencredit.grade.sandbox.limits_only import NOT_COVERED
 from tokencredit.grade.sandbox.run import Settled, run_program
 
 Isolation = Literal["bubblewrap", "auto", "plain"]

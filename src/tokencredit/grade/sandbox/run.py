@@ -8,7 +8,7 @@ from tokencredit.grade.sandbox.bubblewrap import started_in_bubblewrap
 from tokencredit.grade.sandbox.child import START_SECONDS, Child
 from tokencredit.grade.sandbox.end import ProgramEnd, SandboxError, signal_name
 from tokencredit.grade.sandbox.limits import CodeLimits
-from tokencredit.grade.sandbox.plain import started_plain
+from tokencredit.grade.sandbox.limits_only import started_plain
 from tokencredit.grade.sandbox.watch import Watched
 
 Settled = Literal["bubblewrap", "plain"]
