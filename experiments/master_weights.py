@@ -23,7 +23,7 @@ from tokencredit.config.resolve import read_toml
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import NobodyWatching
 from tokencredit.engine.local.policy import Policy
-from tokencredit.probe.trained import trained_parameters
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.storage.run_dir import describe_environment
 
 WEIGHTS = ("float32", "bfloat16", "bfloat16-stochastic")

@@ -12,8 +12,8 @@ from tokencredit.audit.subject import Subject, assign, plan_for
 from tokencredit.config import QueryPreservedBatching
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.recipes.entry import varied
+from tokencredit.forward.padded import response_logits
 from tokencredit.kernels import token_logp
-from tokencredit.probe.forward import response_logits
 
 PROMPT = (3, 5, 2)
 SHARED_PREFIX = 3

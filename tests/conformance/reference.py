@@ -14,7 +14,7 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.update import run_plan
-from tokencredit.probe.forward import row_cost
+from tokencredit.forward.padded import row_cost
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 

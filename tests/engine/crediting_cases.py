@@ -10,7 +10,7 @@ from tokencredit.engine import crediting
 from tokencredit.engine.crediting import CreditedBatch, Crediting, ModelFacts, StageState
 from tokencredit.engine.ranks import ALONE, Ranks
 from tokencredit.engine.recipe import read_recipe
-from tokencredit.probe.forward import TokenEvidence, response_extent
+from tokencredit.forward.padded import TokenEvidence, response_extent
 from tokencredit.types import Rollouts, Scored
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7

@@ -9,7 +9,7 @@ from tokencredit.bench.credit.measure import Subject
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.policy import Policy
-from tokencredit.probe.forward import response_logits
+from tokencredit.forward.padded import response_logits
 from tokencredit.tasks import Problem
 
 LONGEST = 3

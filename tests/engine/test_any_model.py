@@ -10,7 +10,7 @@ from engine.runs import run, small_config
 from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
 

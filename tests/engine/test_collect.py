@@ -20,9 +20,9 @@ from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.signals import Abandoned
 from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.forward.padded import TokenEvidence, gather_evidence
 from tokencredit.grade.verdict import Verdict
 from tokencredit.masked import group_statistics
-from tokencredit.probe.forward import TokenEvidence, gather_evidence
 from tokencredit.tasks import GradingTogether, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -22,7 +22,7 @@ from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.engine.local.turns import turn_tokens, turns_of
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.tasks import Problem, Steps
 
 LIMIT = 14

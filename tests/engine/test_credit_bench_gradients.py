@@ -22,8 +22,8 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.training import gather_rows, micro_batch_loss, step_seed, step_statistic
 from tokencredit.errors import ConfigError
+from tokencredit.forward.padded import response_logits, row_cost
 from tokencredit.kernels import entropy_of, token_logp
-from tokencredit.probe.forward import response_logits, row_cost
 from tokencredit.seeds import derive_seed
 
 SEED = 11

@@ -17,7 +17,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled, sample, sample_plainly
 from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.types import Rollouts
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10], [5, 6, 7]]

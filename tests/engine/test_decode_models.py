@@ -24,7 +24,7 @@ from tokencredit.engine.local.decode.family import anatomy, why_not_kernels, why
 from tokencredit.engine.local.decode.weights import Weights, _matrices
 from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

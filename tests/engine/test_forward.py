@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiny import made_up_rollouts, tiny_policy
-from tokencredit.probe.forward import gather_evidence, lm_head
+from tokencredit.forward.padded import gather_evidence, lm_head
 
 
 @pytest.mark.parametrize("max_tokens", [13, 30, 1000])

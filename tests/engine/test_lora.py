@@ -28,8 +28,8 @@ from tokencredit.engine.local.refused import replay
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError
-from tokencredit.probe.trained import trained_parameters
-from tokencredit.probe.update import predicted_change
+from tokencredit.forward.first_order import predicted_change
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.storage.run_dir import RunFolder
 
 LORA = Lora(rank=3, alpha=6.0)

@@ -20,9 +20,9 @@ from tokencredit.engine.local.microscope import Lens, Microscope, StepEvidence, 
 from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
+from tokencredit.forward.padded import gather_evidence, response_logits
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
-from tokencredit.probe.forward import gather_evidence, response_logits
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, StepPlan
 

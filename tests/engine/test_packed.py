@@ -13,13 +13,14 @@ from tiny import made_up_rollouts
 from tokencredit.config.train import Lora
 from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.policy import load_policy
-from tokencredit.engine.local.recompute import recomputable_layers, recomputing
+from tokencredit.forward import packing
+from tokencredit.forward import padded as forward
+from tokencredit.forward.packed import packed_scores, score_layout, why_not_packed
+from tokencredit.forward.packing import pack
+from tokencredit.forward.padded import response_logits
+from tokencredit.forward.recompute import recomputable_layers, recomputing
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import token_statistics
-from tokencredit.probe import forward, packing
-from tokencredit.probe.forward import response_logits
-from tokencredit.probe.packed import packed_scores, score_layout, why_not_packed
-from tokencredit.probe.packing import pack
-from tokencredit.probe.trained import trained_parameters
 
 TEMPERATURE = 0.7
 

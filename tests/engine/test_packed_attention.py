@@ -9,9 +9,8 @@ from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from engine.packed_cases import CASES, allowed, dense_backward, dense_forward, ragged
-from tokencredit.probe import packed_attention as attention
-from tokencredit.probe import packing
-from tokencredit.probe.packing import Segments, pack
+from tokencredit.forward import attention, packing
+from tokencredit.forward.packing import Segments, pack
 
 SCALE = 0.3
 

@@ -6,10 +6,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.packed_cases import CASES, dense_backward, dense_forward, llama
-from tokencredit.engine.local.compiled import compiling
-from tokencredit.probe import packed_attention
-from tokencredit.probe.packed import score_layout, why_not_packed
-from tokencredit.probe.packing import pack
+from tokencredit.forward import attention
+from tokencredit.forward.compiled import compiling
+from tokencredit.forward.packed import score_layout, why_not_packed
+from tokencredit.forward.packing import pack
 
 
 def gradient_of(model: PreTrainedModel, logp: Tensor) -> list[Tensor]:
@@ -23,9 +23,9 @@ def test_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatc
 
     model = llama()
     assert why_not_packed(model) is None
-    monkeypatch.setattr(packed_attention, "runs_flash", lambda *_: True)
-    monkeypatch.setattr(packed_attention, "_flash_forward", dense_forward)
-    monkeypatch.setattr(packed_attention, "_flash_backward", dense_backward)
+    monkeypatch.setattr(attention, "runs_flash", lambda *_: True)
+    monkeypatch.setattr(attention, "_flash_forward", dense_forward)
+    monkeypatch.setattr(attention, "_flash_backward", dense_backward)
     counters.clear()
     for case in ("shared", "turns", "scattered"):
         layout = pack(*CASES[case], model.device)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine.packed_cases import CASES, LONG, SHORT, Rows, ragged
-from tokencredit.probe import packing
-from tokencredit.probe.packing import PackedLayout, pack
+from tokencredit.forward import packing
+from tokencredit.forward.packing import PackedLayout, pack
 
 CPU = torch.device("cpu")
 

@@ -36,11 +36,11 @@ from transformers import (
 )
 
 from engine.packed_cases import CASES, SIZES, llama
+from tokencredit.forward import packed
+from tokencredit.forward.packed import head_rule, packed_scores, why_not_packed
+from tokencredit.forward.padded import response_logits
 from tokencredit.kernels import token_statistics
 from tokencredit.kernels.lm_head import HeadRule
-from tokencredit.probe import packed
-from tokencredit.probe.forward import response_logits
-from tokencredit.probe.packed import head_rule, packed_scores, why_not_packed
 
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GPT = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 24, "initializer_range": 0.5, "bos_token_id": 1, "eos_token_id": 2}

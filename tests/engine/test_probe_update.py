@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, PreTrainedModel, Qwen3Config
 
 from tiny import made_up_rollouts, tiny_policy
+from tokencredit.forward import first_order as probe
+from tokencredit.forward.divergence import movement
+from tokencredit.forward.first_order import plain_attention, predicted_change
+from tokencredit.forward.padded import gather_evidence, response_logits
 from tokencredit.kernels import token_logp
-from tokencredit.probe import update as probe
-from tokencredit.probe.divergence import movement
-from tokencredit.probe.forward import gather_evidence, response_logits
-from tokencredit.probe.update import plain_attention, predicted_change
 from tokencredit.types import Rollouts
 
 LIMITS = {"temperature": 0.7, "max_tokens": 40}

@@ -23,11 +23,11 @@ from tokencredit.build import AggregatedObjective
 from tokencredit.config.train import Lora
 from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.recompute import recomputable_layers, recomputing
 from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
+from tokencredit.forward.padded import gather_evidence, is_computed_again, pays_to_share
+from tokencredit.forward.recompute import recomputable_layers, recomputing
 from tokencredit.objective import OBJECTIVES
-from tokencredit.probe.forward import gather_evidence, is_computed_again, pays_to_share
 from tokencredit.types import Rollouts
 
 

@@ -22,7 +22,7 @@ from tokencredit.engine.local.grade import response_text
 from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.revise import Comparison, Revisions, choose_comparisons, revise
 from tokencredit.engine.local.sample import Sampled
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

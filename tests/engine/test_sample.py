@@ -6,7 +6,7 @@ import torch
 from tiny import tiny_policy
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10]]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tiny import tiny_policy
-from tokencredit.probe import forward
-from tokencredit.probe.forward import ResponseLogits, pays_to_share, response_logits
+from tokencredit.forward import padded
+from tokencredit.forward.padded import ResponseLogits, pays_to_share, response_logits
 
 PROMPTS = [(3, 4, 5, 6, 7, 8, 9, 10, 11)] * 4 + [(5, 6, 7, 9)] * 4
 EVEN = [(3, 4, 5, 6, 7, 8, 9, 10, 11)] * 4 + [(9, 6, 7, 9, 3, 3, 3, 4, 5)] * 4
@@ -14,9 +14,9 @@ EVEN = [(3, 4, 5, 6, 7, 8, 9, 10, 11)] * 4 + [(9, 6, 7, 9, 3, 3, 3, 4, 5)] * 4
 def both_ways(monkeypatch: pytest.MonkeyPatch, prompts: list[tuple[int, ...]], width: int) -> tuple[ResponseLogits, ResponseLogits, object]:
     policy = tiny_policy()
     tokens = torch.randint(3, 20, (len(prompts), width), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(forward, "SHARING_PAYS", 1.0)
+    monkeypatch.setattr(padded, "SHARING_PAYS", 1.0)
     shared = response_logits(policy.model, prompts, tokens)
-    monkeypatch.setattr(forward, "SHARING_PAYS", 0.0)
+    monkeypatch.setattr(padded, "SHARING_PAYS", 0.0)
     return shared, response_logits(policy.model, prompts, tokens), policy.model
 
 

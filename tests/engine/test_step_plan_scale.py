@@ -13,8 +13,8 @@ from tokencredit.build import AggregatedObjective
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import StepGradient, accumulate_gradient
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
-from tokencredit.probe.forward import gather_evidence
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 TEMPERATURE = 0.7

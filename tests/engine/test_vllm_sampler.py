@@ -20,7 +20,7 @@ from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.engine.local.vllm_sampler import VllmSampler
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 
 PROMPTS = [[3, 4, 5], [6, 7], [3, 4, 5, 6]]
 DRAWING: dict[str, Any] = {"group_size": 4, "max_new_tokens": 6, "seed": 3, "temperature": 0.8}

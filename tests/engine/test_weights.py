@@ -18,7 +18,7 @@ from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.storage.run_dir import RunFolder
 
 KNOBS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}

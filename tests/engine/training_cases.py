@@ -15,8 +15,8 @@ from tokencredit.engine import training
 from tokencredit.engine.dealing import deal_micro_batches
 from tokencredit.engine.ranks import ALONE, Ranks
 from tokencredit.engine.training import MicroBatch
+from tokencredit.forward.padded import response_extent
 from tokencredit.objective import OBJECTIVES, Objective, correction_weight, with_correction, with_kl
-from tokencredit.probe.forward import response_extent
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 SEED, UNGRADED = 5, 4

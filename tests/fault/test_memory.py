@@ -15,15 +15,15 @@ from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_f
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import update
-from tokencredit.engine.local.memory import is_out_of_memory, recut, with_half_on_failure
 from tokencredit.engine.local.refused import _score_again
 from tokencredit.engine.local.sample import sample_plainly
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import GuardError
+from tokencredit.forward import padded
+from tokencredit.forward.memory import is_out_of_memory, recut, with_half_on_failure
+from tokencredit.forward.padded import row_cost
 from tokencredit.objective import OBJECTIVES
-from tokencredit.probe import forward
-from tokencredit.probe.forward import row_cost
 from tokencredit.timing import Stopwatch
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
@@ -34,7 +34,7 @@ class Small:
 
     def __init__(self, patch: pytest.MonkeyPatch, limit: int, error: Exception | None = None) -> None:
         self.limit, self.seen = limit, []
-        logits = forward.response_logits
+        logits = padded.response_logits
 
         def bounded(model: Any, prompts: Any, tokens: torch.Tensor) -> Any:
             size = len(prompts) * (max(len(prompt) for prompt in prompts) + tokens.shape[1])
@@ -44,7 +44,7 @@ class Small:
             return logits(model, prompts, tokens)
 
         patch.setattr(update, "response_logits", bounded)
-        patch.setattr(forward, "response_logits", bounded)
+        patch.setattr(padded, "response_logits", bounded)
 
 
 def test_half_the_tokens_in_a_pass_leave_the_gradient_as_it_was() -> None:

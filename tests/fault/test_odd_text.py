@@ -16,7 +16,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import gather_evidence
+from tokencredit.forward.padded import gather_evidence
 from tokencredit.report.folder import Run
 from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid

@@ -19,8 +19,8 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.crediting import Crediting, StageState
 from tokencredit.engine.training import gather_rows
 from tokencredit.engine.verl.routes import AGGREGATIONS, PREFIX
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.probe.forward import TokenEvidence
 from tokencredit.types import Rollouts
 
 LIMIT = 9

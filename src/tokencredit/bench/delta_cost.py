@@ -14,7 +14,7 @@ from tokencredit.bench.shapes import Shape
 from tokencredit.bench.synthetic import make_batch
 from tokencredit.bench.timing import allocated, enough_calls, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 
 REFINEMENTS = 1
 PASS_TOKENS = 32_768

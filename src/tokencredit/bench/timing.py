@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.engine.local.memory import is_out_of_memory
 from tokencredit.errors import GuardError
+from tokencredit.forward.memory import is_out_of_memory
 from tokencredit.timing import Stopwatch
 
 Call = Callable[[], object]

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tokencredit.bench.timing import WaitingStopwatch
-from tokencredit.probe.forward import pad_prompts
+from tokencredit.forward.padded import pad_prompts
 from tokencredit.types import Credited, StepPlan
 
 

@@ -157,7 +157,7 @@ def _order(options: CreditOptions) -> CreditOrder:
 def _measure(options: CreditOptions, order: CreditOrder, field: Field, configs: Sequence[TrainConfig]) -> int:
     """Everything that needs torch is loaded from here on."""
     from tokencredit.bench.credit.run import run_credit
-    from tokencredit.engine.local.memory import memory_in_words
+    from tokencredit.forward.memory import memory_in_words
 
     def finished(result: Mapping[str, Any]) -> None:
         if options.json is not None:

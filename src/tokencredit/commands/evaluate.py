@@ -69,8 +69,8 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.fit import check_fit
     from tokencredit.engine.local.measure import measure
-    from tokencredit.engine.local.memory import memory_in_words
     from tokencredit.engine.local.prompted import prompted
+    from tokencredit.forward.memory import memory_in_words
 
     bare = _policy(model, settings[0])
     policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]

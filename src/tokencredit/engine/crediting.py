@@ -15,9 +15,9 @@ from tokencredit.engine.guards import check_credit, check_log_probs, check_rewar
 from tokencredit.engine.ranks import ALONE, Ranks, merging
 from tokencredit.engine.recipe import refuse_ranks
 from tokencredit.errors import ConfigError
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
-from tokencredit.probe.forward import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan

@@ -18,7 +18,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import row_cost
+from tokencredit.forward.padded import row_cost
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 

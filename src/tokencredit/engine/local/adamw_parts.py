@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tokencredit.probe.update import Direction
+from tokencredit.forward.first_order import Direction
 
 
 def clip_factor(norm: float, gradient_clip: float) -> float:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.engine.crediting import NOTHING_SAMPLED, SampledEvidence, StageState
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.tasks import Problem
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tokencredit.engine.crediting import SampledEvidence, StageState
 from tokencredit.engine.local.batch import NOTHING_TAKEN, GatheredBatch, PlannedBatch
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.tasks import Problem
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan, StepResult
 

@@ -17,8 +17,8 @@ from tokencredit.engine.local.grade import grade_with_reasons
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import group_statistics
-from tokencredit.probe.forward import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import GradingTogether, Problem, Task
 from tokencredit.timing import Stopwatch

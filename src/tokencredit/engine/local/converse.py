@@ -16,7 +16,7 @@ from tokencredit.engine.local.prompting import render_reply
 from tokencredit.engine.local.sample import Sampled, sample
 from tokencredit.engine.local.turns import on_cpu
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Conversing, Problem
 from tokencredit.types import Rollouts

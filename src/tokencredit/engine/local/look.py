@@ -10,7 +10,7 @@ from tokencredit.engine.local.microscope import memory_for_a_look
 from tokencredit.engine.local.sampled_evidence import NOTHING_SAMPLED, sample_evidence
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import TokenLabels
-from tokencredit.probe.forward import head_weight
+from tokencredit.forward.padded import head_weight
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
 

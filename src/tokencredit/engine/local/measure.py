@@ -15,7 +15,7 @@ from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
-from tokencredit.probe.forward import response_extent
+from tokencredit.forward.padded import response_extent
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, gold_answer
 

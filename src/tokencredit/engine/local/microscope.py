@@ -21,11 +21,11 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.update import accumulate_gradient, step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
+from tokencredit.forward.divergence import Movement, movement
+from tokencredit.forward.first_order import Direction, Method, predicted_change
+from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.masked import group_statistics
-from tokencredit.probe.divergence import Movement, movement
-from tokencredit.probe.forward import gather_evidence
-from tokencredit.probe.trained import trained_parameters
-from tokencredit.probe.update import Direction, Method, predicted_change
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
 

@@ -20,7 +20,7 @@ from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import TokenEvidence, row_cost
+from tokencredit.forward.padded import TokenEvidence, row_cost
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, Rollouts, Scored

@@ -8,11 +8,11 @@ from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.offline import credit_stored
 from tokencredit.engine.local.offline_table import stored_texts
 from tokencredit.engine.local.optimizer import make_optimizer
-from tokencredit.engine.local.passes import choose_passes
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch, update
 from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.errors import ConfigError
+from tokencredit.forward.modes import choose_passes
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.rounding import stochastic_round
-from tokencredit.probe.trained import trained_parameters
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.seeds import derive_seed
 
 

@@ -31,7 +31,7 @@ from tokencredit.engine.local.checkpoint import (
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage

@@ -15,8 +15,8 @@ from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
-from tokencredit.probe.forward import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.types import Rollouts
 
 

@@ -16,8 +16,8 @@ from tokencredit.engine.local.continuations import solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
+from tokencredit.forward.padded import gather_evidence, response_extent
 from tokencredit.probe.branch import BranchPoint
-from tokencredit.probe.forward import gather_evidence, response_extent
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts

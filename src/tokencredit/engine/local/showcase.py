@@ -9,7 +9,7 @@ from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
-from tokencredit.probe.forward import response_extent
+from tokencredit.forward.padded import response_extent
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 

@@ -3,7 +3,7 @@
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.decode import why_not
 from tokencredit.engine.local.policy import Policy
-from tokencredit.probe.packed import why_not_packed
+from tokencredit.forward.packed import why_not_packed
 
 
 def slower_in_words(config: TrainConfig, policy: Policy) -> list[str]:

@@ -22,19 +22,19 @@ from tokencredit.engine.local.adapters import load_trained
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.memory import Tell, silent
 from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.engine.local.optimizer import make_optimizer
-from tokencredit.engine.local.passes import Passes, choose_passes
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.engine.local.prompted import prompted
-from tokencredit.engine.local.recompute import recomputable_layers
 from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.memory import Tell, silent
+from tokencredit.forward.modes import Passes, choose_passes
+from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.recompute import recomputable_layers
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task

@@ -9,8 +9,8 @@ from tokencredit.engine.local.pieces import HALF
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.prompting import encode_chat
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.forward.padded import precision
 from tokencredit.kernels import at_least_float32
-from tokencredit.probe.forward import precision
 
 
 @torch.no_grad()

@@ -33,7 +33,6 @@ from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.generators import generator_states, seed_generators
 from tokencredit.engine.local.listener import Listener, NobodyWatching
-from tokencredit.engine.local.memory import memory_in_words
 from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, record_step
 from tokencredit.engine.local.refused import dump_refused
@@ -46,7 +45,8 @@ from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungrad
 from tokencredit.engine.local.ways import ways_taken
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.probe.trained import trained_parameters
+from tokencredit.forward.memory import memory_in_words
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder

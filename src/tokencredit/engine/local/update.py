@@ -13,21 +13,21 @@ from torch import Tensor
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
-from tokencredit.engine.local.memory import Tell, recut, silent, with_half_on_failure
-from tokencredit.engine.local.passes import PADDED, Passes
 from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.recompute import recomputing
 from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.errors import BadNumbersError
+from tokencredit.forward.memory import Tell, recut, silent, with_half_on_failure
+from tokencredit.forward.modes import PADDED, Passes
+from tokencredit.forward.packed import packed_scores
+from tokencredit.forward.packed_scoring import HostRows, on_host
+from tokencredit.forward.padded import precision, response_logits, row_cost
+from tokencredit.forward.recompute import recomputing
+from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.probe.forward import precision, response_logits, row_cost
-from tokencredit.probe.packed import packed_scores
-from tokencredit.probe.packed_evidence import HostRows, on_host
-from tokencredit.probe.trained import trained_parameters
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 

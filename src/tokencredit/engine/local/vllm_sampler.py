@@ -18,7 +18,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.engine.local.stops import tokens_up_to_stop
 from tokencredit.errors import ConfigError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts
 

@@ -27,7 +27,7 @@ from tokencredit.engine.trl.self_test import check_credit_reaches_gradient
 from tokencredit.engine.trl.settings import optimizer_steps, refuse_lone_processes, settle
 from tokencredit.engine.trl.token_column import TokenColumn
 from tokencredit.engine.trl.whole_batch import Rows, join_ranks
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.seeds import derive_seed
 
 

@@ -12,7 +12,7 @@ from tokencredit.engine.dealing import share_evenly
 from tokencredit.engine.functions.responses import group_numbers
 from tokencredit.engine.training import gather_rows, step_seed
 from tokencredit.errors import GuardError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.types import Credited, Rollouts, StepPlan
 
 AskWorkers = Callable[[Tensor], Tensor]

@@ -25,10 +25,10 @@ from tokencredit.engine.crediting import Crediting, own_part
 from tokencredit.engine.ranks import ProcessGroup
 from tokencredit.engine.training import MicroBatch, micro_batch_loss, step_statistic
 from tokencredit.errors import GuardError
+from tokencredit.forward.padded import watching_head
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
-from tokencredit.probe.forward import watching_head
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""

@@ -23,7 +23,7 @@ from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled, sample_plainly
 from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.probe.forward import TokenEvidence
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.types import Rollouts
 
 Backend = Literal["fast", "plain"]

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tokencredit.engine.local.layers import Forward, layers_of, passing_through
+from tokencredit.forward.layers import Forward, layers_of, passing_through
 
 
 @cache

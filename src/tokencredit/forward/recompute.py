@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from tokencredit.engine.local.layers import Forward, layers_of, passing_through
 from tokencredit.errors import ConfigError
+from tokencredit.forward.layers import Forward, layers_of, passing_through
 
 
 def recomputable_layers(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from transformers import PreTrainedModel
 
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
-from tokencredit.engine.local.compiled import compiling
 from tokencredit.errors import ConfigError
+from tokencredit.forward.attention import WIDEST_FLASH_HEAD
+from tokencredit.forward.compiled import compiling
+from tokencredit.forward.packed import why_not_packed
+from tokencredit.forward.packed_scoring import FeatureRoom
 from tokencredit.kernels.triton_here import why_no_triton
-from tokencredit.probe.packed import why_not_packed
-from tokencredit.probe.packed_attention import WIDEST_FLASH_HEAD
-from tokencredit.probe.packed_evidence import FeatureRoom
 
 WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
+from tokencredit.forward.packed import packed_hidden, packed_scores
+from tokencredit.forward.packing import pack
+from tokencredit.forward.padded import TokenEvidence, precision, response_extent, row_cost
 from tokencredit.kernels.lm_head.precision import compute_dtype
-from tokencredit.probe.forward import TokenEvidence, precision, response_extent, row_cost
-from tokencredit.probe.packed import packed_hidden, packed_scores
-from tokencredit.probe.packing import pack
 from tokencredit.types import Rollouts
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from tokencredit.forward.attention import SEGMENTS, let_pack
+from tokencredit.forward.out_of_memory import is_out_of_memory
+from tokencredit.forward.packing import PackedLayout, pack
+from tokencredit.forward.padded import lm_head, response_logits
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.lm_head import HeadRule, head_statistics
-from tokencredit.probe.forward import lm_head, response_logits
-from tokencredit.probe.out_of_memory import is_out_of_memory
-from tokencredit.probe.packed_attention import SEGMENTS, let_pack
-from tokencredit.probe.packing import PackedLayout, pack
 
 
 class PackedScores(NamedTuple):

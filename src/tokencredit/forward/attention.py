@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from tokencredit.forward.packing import Segments
 from tokencredit.kernels import at_least_float32
-from tokencredit.probe.packing import Segments
 
 SEGMENTS = "packed_segments"
 """The keyword under which segments travel from a model's forward to its attention."""

@@ -9,7 +9,7 @@ import torch
 
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.errors import GuardError
-from tokencredit.probe.out_of_memory import is_out_of_memory
+from tokencredit.forward.out_of_memory import is_out_of_memory
 from tokencredit.types import PlannedStep
 
 Found = TypeVar("Found")

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
+from tokencredit.forward.padded import TokenEvidence, response_extent, response_logits, row_cost
 from tokencredit.kernels import at_least_float32, token_statistics
-from tokencredit.probe.forward import TokenEvidence, response_extent, response_logits, row_cost
 from tokencredit.types import Rollouts
 
 
