@@ -22,8 +22,8 @@ from tokencredit import resolve, train
 from tokencredit.config.resolve import read_toml
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import NobodyWatching
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.trained import trained_parameters
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import describe_environment
 
 WEIGHTS = ("float32", "bfloat16", "bfloat16-stochastic")

@@ -17,10 +17,10 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, load_optimizer, save_checkpoint
 from tokencredit.engine.local.listener import NobodyWatching
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.train import train
 from tokencredit.errors import GuardError
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.tasks.steps import ALPHABET

@@ -4,8 +4,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tokencredit.batching import make_plan
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.padded import row_cost
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.types import Aggregation, Credited, Rollouts, Scored, StepPlan

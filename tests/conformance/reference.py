@@ -12,9 +12,9 @@ from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batc
 from tokencredit.config.resolve import resolve
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.policy import load_policy
-from tokencredit.engine.local.update import run_plan
 from tokencredit.forward.padded import row_cost
+from tokencredit.optim.update import run_plan
+from tokencredit.policy.policy import load_policy
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 

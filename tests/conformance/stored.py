@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.models import model_folder
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.types import Rollouts
 
 FILE = Path(__file__).parent / "rollouts.json"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from tiny import tiny_policy
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem, Split
 
 PROBLEMS = [Problem(prompt=prompt, answer=answer) for prompt, answer in (("1+2=", "3"), ("45", "9"), ("7", "0"), ("6-6-6=", "4"))]

@@ -8,8 +8,8 @@ from tiny import tiny_policy
 from tokencredit.bench.credit.measure import Subject
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.padded import response_logits
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem
 
 LONGEST = 3

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.train import Outcome, train
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.checkpoints import checkpoints_in
 
 SMALL: dict[str, Any] = {

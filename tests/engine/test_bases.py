@@ -8,9 +8,9 @@ import torch
 from tokencredit.bases import shipped_bases
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.models import model_folder
+from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import CotAdd, Guess, Steps, Task
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from tiny import tiny_policy
 from tokencredit.config import ProcessCredit
 from tokencredit.engine.local import continuations as module
 from tokencredit.engine.local.continuations import branch_points, solve_rates
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.probe.branch import BranchPoint
 from tokencredit.tasks import CotAdd, Problem, Steps, marks_steps
 from tokencredit.tasks.steps import apply, chain_of

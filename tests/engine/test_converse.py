@@ -14,8 +14,6 @@ from tiny import tiny_policy
 from tokencredit.engine.local import converse
 from tokencredit.engine.local.converse import sample_turns
 from tokencredit.engine.local.grade import grade_with_reasons
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.prompting import Prompting, render_chat
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.reward_parts import reward_parts
 from tokencredit.engine.local.sample import sample
@@ -23,6 +21,8 @@ from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.engine.local.turns import turn_tokens, turns_of
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.prompting import Prompting, render_chat
 from tokencredit.tasks import Problem, Steps
 
 LIMIT = 14

@@ -17,13 +17,13 @@ from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.converse import sample_turns
 from tokencredit.engine.local.fit import check_turns
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.turns import turns_of
-from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
+from tokencredit.optim.update import accumulate_gradient
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch

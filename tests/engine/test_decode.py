@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 from tiny import tiny_policy
 from tokencredit.engine.local.decode import FastSampler, prefill
 from tokencredit.engine.local.decode.steps import slot_counts
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled, sample, sample_plainly
-from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.stops import StopWatcher
 from tokencredit.types import Rollouts
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10], [5, 6, 7]]

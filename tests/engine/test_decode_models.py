@@ -22,9 +22,9 @@ from tiny import tiny_policy
 from tokencredit.engine.local.decode import FastSampler, why_not
 from tokencredit.engine.local.decode.family import anatomy, why_not_kernels, why_not_model
 from tokencredit.engine.local.decode.weights import Weights, _matrices
-from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
+from tokencredit.policy.policy import Policy
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

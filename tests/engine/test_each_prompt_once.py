@@ -14,10 +14,10 @@ from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.engine.local.measure import measure
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.step import make_lens
 from tokencredit.errors import ConfigError
 from tokencredit.objective.aggregate import token_weight
+from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import Steps
 
 ONCE = [name for name, entry in RECIPES.items() if entry.asks_once]

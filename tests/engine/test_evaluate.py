@@ -7,8 +7,8 @@ from engine.runs import small_config
 from tokencredit.engine.local import evaluate as module
 from tokencredit.engine.local.evaluate import evaluate
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import Steps
 
 

@@ -8,9 +8,9 @@ import torch
 
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, with_kl
+from tokencredit.optim.update import accumulate_gradient
+from tokencredit.policy.policy import Policy
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 AGGREGATIONS: tuple[Aggregation, ...] = ("token-mean", "sequence-mean", "constant")

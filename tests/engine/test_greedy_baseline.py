@@ -15,10 +15,10 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import TrainedBatch
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
 

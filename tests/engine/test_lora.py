@@ -20,16 +20,16 @@ from tiny import CONSTANT, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
-from tokencredit.engine.local.adapters import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.engine.local.checkpoint import save_model
-from tokencredit.engine.local.microscope import Microscope
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.refused import replay
 from tokencredit.engine.local.replay import recreate
-from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError
 from tokencredit.forward.first_order import predicted_change
 from tokencredit.forward.trained import trained_parameters
+from tokencredit.optim.microscope import Microscope
+from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.policy.lora import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.storage.run_dir import RunFolder
 
 LORA = Lora(rank=3, alpha=6.0)
@@ -180,7 +180,7 @@ def test_a_resume_that_forgot_the_adapters_would_be_noticed(tmp_path: Path, monk
     config = lora_config(steps=3)
     run(config, tmp_path / "whole")
     run(config, tmp_path / "cut", stop_after=2)
-    monkeypatch.setattr("tokencredit.engine.local.adapters.load_adapters", lambda model, folder: None)
+    monkeypatch.setattr("tokencredit.policy.lora.load_adapters", lambda model, folder: None)
     run(config, tmp_path / "cut", resume=True)
     assert files_of(tmp_path / "whole") != files_of(tmp_path / "cut")
 

@@ -15,14 +15,14 @@ from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_f
 from tokencredit.build import AggregatedObjective
 from tokencredit.diagnose import FINDINGS
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
-from tokencredit.engine.local.microscope import Lens, Microscope, StepEvidence, choose_rows
-from tokencredit.engine.local.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import gather_evidence, response_logits
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
+from tokencredit.optim.adamw_parts import adamw_part, clip_factor
+from tokencredit.optim.microscope import Lens, Microscope, StepEvidence, choose_rows
+from tokencredit.optim.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, StepPlan
 
@@ -257,7 +257,7 @@ def test_running_out_of_memory_is_said_in_words(when: str, monkeypatch: pytest.M
     def too_large(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(f"tokencredit.engine.local.microscope.{when}", too_large)
+    monkeypatch.setattr(f"tokencredit.optim.microscope.{when}", too_large)
     with pytest.raises(GuardError, match=r"set diagnose\.every to 0"):
         run(small_config(diagnose=LOOKS), tmp_path / "run")
 

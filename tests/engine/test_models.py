@@ -167,7 +167,7 @@ def tiny_gguf(path: Path) -> str:
 def test_a_gguf_file_is_converted_once_verified_and_made_again_when_damaged(tmp_path: Path) -> None:
     import torch
 
-    from tokencredit.engine.local.policy import load_policy
+    from tokencredit.policy.policy import load_policy
 
     file, folder = tmp_path / "tiny.gguf", tmp_path / "cache" / "tiny"
     sha256 = tiny_gguf(file)

@@ -14,9 +14,9 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows

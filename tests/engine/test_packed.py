@@ -11,8 +11,6 @@ from transformers import PreTrainedModel
 from engine.packed_cases import CASES, MODELS, Rows, llama
 from tiny import made_up_rollouts
 from tokencredit.config.train import Lora
-from tokencredit.engine.local.adapters import add_adapters
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.forward import packing
 from tokencredit.forward import padded as forward
 from tokencredit.forward.packed import packed_scores, score_layout, why_not_packed
@@ -21,6 +19,8 @@ from tokencredit.forward.padded import response_logits
 from tokencredit.forward.recompute import recomputable_layers, recomputing
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import token_statistics
+from tokencredit.policy.lora import add_adapters
+from tokencredit.policy.policy import load_policy
 
 TEMPERATURE = 0.7
 

@@ -12,9 +12,9 @@ from transformers import LlamaConfig
 
 import tokencredit.engine.local.pipeline as pipeline_module
 import tokencredit.engine.local.step as step_module
-import tokencredit.engine.local.update as update_module
 import tokencredit.forward.modes as passes_module
 import tokencredit.forward.packed_scoring as evidence_module
+import tokencredit.optim.update as update_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import build_objective
@@ -23,14 +23,14 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
 from tokencredit.forward.packed import packed_hidden
 from tokencredit.forward.packed_scoring import FeatureRoom, gather_packed_evidence
 from tokencredit.forward.packing import PackedLayout
 from tokencredit.forward.padded import TokenEvidence, gather_evidence, response_logits, row_cost
+from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 

@@ -19,10 +19,10 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local import revise as module
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.engine.local.revise import Comparison, Revisions, choose_comparisons, revise
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

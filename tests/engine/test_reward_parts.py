@@ -10,8 +10,8 @@ from engine.runs import rows_of, run, small_config, stepper_of
 from tiny import tiny_policy
 from tokencredit.config.train import Reward
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.prompting import Prompting
 from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts
+from tokencredit.policy.prompting import Prompting
 from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

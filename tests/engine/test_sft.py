@@ -16,8 +16,8 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.turns import turn_tokens, turns_of
-from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.errors import ConfigError
+from tokencredit.optim.update import accumulate_gradient
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
 from tokencredit.engine.local.sample import sample
-from tokencredit.engine.local.stops import tokens_up_to_stop
+from tokencredit.policy.stops import tokens_up_to_stop
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 

@@ -11,9 +11,9 @@ from engine.runs import small_config, stepper_of
 from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.objective import OBJECTIVES
+from tokencredit.optim.update import accumulate_gradient
+from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, PlannedStep
 

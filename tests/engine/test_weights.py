@@ -13,12 +13,12 @@ from fault.interrupting import interrupted_at
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.optimizer import StochasticAdamW, make_optimizer
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
+from tokencredit.optim.optimizer import StochasticAdamW, make_optimizer
+from tokencredit.policy.policy import load_policy
 from tokencredit.storage.run_dir import RunFolder
 
 KNOBS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
@@ -52,7 +52,7 @@ def test_a_parameter_taken_in_slices_moves_as_a_whole_one(monkeypatch: pytest.Mo
     given = gradients((7, 5), 3)
     found = []
     for at_once in (2**24, 10):
-        monkeypatch.setattr("tokencredit.engine.local.optimizer.AT_ONCE", at_once)
+        monkeypatch.setattr("tokencredit.optim.optimizer.AT_ONCE", at_once)
         parameter = Parameter(torch.linspace(-1, 1, 35).reshape(7, 5))
         found.append(after(StochasticAdamW([parameter], seed=0, **KNOBS), parameter, given))
     assert torch.equal(*found)

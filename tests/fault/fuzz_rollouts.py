@@ -15,7 +15,7 @@ from pyarrow import parquet
 from fault.fuzz import Trial, damage_values, damaged, flip_bits, json_line, lasting_folder
 from tiny import tiny_policy
 from tokencredit.commands import convert, credit, diagnose
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts
 

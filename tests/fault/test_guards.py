@@ -18,12 +18,13 @@ from fault.command import SMALL, tokencredit
 from forked import run_forked
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine import crediting, guards
-from tokencredit.engine.local import collect, sample, update
-from tokencredit.engine.local.policy import load_policy
+from tokencredit.engine.local import collect, sample
 from tokencredit.engine.local.refused import replay
 from tokencredit.engine.local.train import train
 from tokencredit.engine.local.watchdog import Watchdog
 from tokencredit.errors import BadNumbersError, GuardError
+from tokencredit.optim import update
+from tokencredit.policy.policy import load_policy
 
 ROW = 5
 """The response that goes wrong."""

@@ -14,16 +14,16 @@ from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.build import AggregatedObjective
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local import update
 from tokencredit.engine.local.refused import _score_again
 from tokencredit.engine.local.sample import sample_plainly
 from tokencredit.engine.local.showcase import showcase
-from tokencredit.engine.local.update import accumulate_gradient, run_plan
 from tokencredit.errors import GuardError
 from tokencredit.forward import padded
 from tokencredit.forward.memory import is_out_of_memory, recut, with_half_on_failure
 from tokencredit.forward.padded import row_cost
 from tokencredit.objective import OBJECTIVES
+from tokencredit.optim import update
+from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.timing import Stopwatch
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)

@@ -12,11 +12,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import made_up_credit, plan_for
 from tokencredit.config.resolve import resolve, to_toml
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
+from tokencredit.policy.policy import Policy
 from tokencredit.report.folder import Run
 from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid

@@ -155,7 +155,7 @@ def test_a_run_as_the_model_means_the_checkpoint_it_meant_at_first(tmp_path: Pat
 
 
 def test_a_look_changes_nothing_when_a_later_optimizer_step_is_bad(tmp_path: Path) -> None:
-    from tokencredit.engine.local import update
+    from tokencredit.optim import update
 
     original = update.accumulate_gradient
 
@@ -176,7 +176,7 @@ def test_a_look_changes_nothing_when_a_later_optimizer_step_is_bad(tmp_path: Pat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Stepper, "take", marking)
             patch.setattr(update, "accumulate_gradient", bad_second)
-            patch.setattr("tokencredit.engine.local.microscope.accumulate_gradient", bad_second)
+            patch.setattr("tokencredit.optim.microscope.accumulate_gradient", bad_second)
             run(lean(steps=2, diagnose={"every": every}), tmp_path / name)
     assert [path.name for path in (tmp_path / "looked" / "guards").iterdir()] == ["step-000002-1"]
     one, two = (files_of(tmp_path / name)["checkpoints/step-000002/model.safetensors"] for name in ("plain", "looked"))
@@ -228,7 +228,7 @@ def test_a_step_after_a_refused_one_and_after_more_steps_is_taken_again_as_it_wa
 
 def test_a_gradient_that_is_bad_where_memory_is_short_is_refused_not_run_out_of(tmp_path: Path) -> None:
     from fault.test_memory import Small
-    from tokencredit.engine.local import update
+    from tokencredit.optim import update
 
     with pytest.MonkeyPatch.context() as patch:
         Small(patch, limit=620)

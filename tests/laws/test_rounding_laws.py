@@ -14,7 +14,7 @@ from laws.mutants_core import Law, for_all
 from laws.source_edits import Edit, loaded_with
 
 DRAWS = 20_000
-MODULE = "engine.local.rounding"
+MODULE = "optim.rounding"
 
 
 def rounding_with(edit: Edit | None = None) -> SimpleNamespace:

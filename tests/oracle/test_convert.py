@@ -11,8 +11,8 @@ from pyarrow import parquet
 
 from tiny import tiny_policy
 from tokencredit.cli import run
-from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import read_rollouts
 from tokencredit.tasks.tokenizer import character_tokenizer

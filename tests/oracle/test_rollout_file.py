@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tiny import made_up_rollouts, tiny_policy
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows

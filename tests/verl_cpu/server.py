@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.policy.policy import load_policy
 
 QUIET_SECONDS = 0.02
 """When no request has come for this long, those that wait are answered."""

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tokencredit.engine.local.policy import load_policy
 from tokencredit.models import model_folder
+from tokencredit.policy.policy import load_policy
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps
 from verl_cpu.command import read_metrics

@@ -18,11 +18,11 @@ from tokencredit.config import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
-from tokencredit.engine.local.policy import choose_device, load_policy
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
+from tokencredit.policy.policy import choose_device, load_policy
 from tokencredit.tasks import TASKS
 from tokencredit.timing import Stopwatch
 

@@ -16,8 +16,8 @@ from tokencredit.bench.synthetic import Load, make_batch, make_tokenizer, save_m
 from tokencredit.bench.timing import Call, allocated, free, peak_bytes, ran_out
 from tokencredit.bench.trl_path import TrlKnobs, TrlPath, why_no_trl
 from tokencredit.bench.whole_step import Training, load_of
-from tokencredit.engine.local.update import accumulate_gradient
 from tokencredit.forward.modes import choose_passes
+from tokencredit.optim.update import accumulate_gradient
 from tokencredit.types import Credited, StepPlan
 
 RECIPE = "delta"

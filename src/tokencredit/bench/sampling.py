@@ -12,8 +12,8 @@ from tokencredit.bench.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.bench.shapes import Row, Shape, build_model, forward_flops
 from tokencredit.bench.synthetic import Load, make_batch, make_policy
 from tokencredit.bench.timing import Call, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.policy.policy import Policy
 
 
 def loads(bench: Bench) -> list[Load]:

@@ -19,8 +19,8 @@ from tokencredit.bench import embedded
 from tokencredit.bench.floor import measure_ceilings
 from tokencredit.bench.part import Bench, Shown
 from tokencredit.bench.shapes import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
-from tokencredit.engine.local.policy import choose_device
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import choose_device
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.text import nearest
 

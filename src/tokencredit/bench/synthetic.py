@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from tokencredit.bench.shapes import Row, Shape, build_model
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks.protocol import Problem, Split
 from tokencredit.types import Rollouts
 

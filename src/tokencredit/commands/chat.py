@@ -19,8 +19,8 @@ from tokencredit.storage.run_dir import RunFolder
 from tokencredit.visible import visible
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.policy import Policy
     from tokencredit.engine.local.stream import Conversation
+    from tokencredit.policy.policy import Policy
 
 COMMANDS = "/new starts over, /quit leaves"
 TOKENS = 256
@@ -78,9 +78,9 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     from dataclasses import replace
 
     from tokencredit.engine.gold import check_gold
-    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
-    from tokencredit.engine.local.prompted import prompted
-    from tokencredit.engine.local.prompting import Prompting
+    from tokencredit.policy.policy import choose_device, load_policy, set_threads
+    from tokencredit.policy.prompted import prompted
+    from tokencredit.policy.prompting import Prompting
     from tokencredit.tasks import TASKS, Steps
 
     policy = load_policy(

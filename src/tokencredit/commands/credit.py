@@ -77,7 +77,7 @@ def _credit(
     """The token table, and what was taken for granted. Everything that needs torch is loaded from here on."""
     from tokencredit.engine.local.offline import credit_stored, credit_without_model, offline_config, offline_notes
     from tokencredit.engine.local.offline_table import offline_columns
-    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
+    from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_file.read import read_rollouts
 
     policy = None if model is None else load_policy(model, device=choose_device(draft.device), dtype=draft.dtype)

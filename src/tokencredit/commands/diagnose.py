@@ -168,8 +168,8 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     from tokencredit.engine.local.metrics import mean_entropy
     from tokencredit.engine.local.offline import offline_config, offline_notes
     from tokencredit.engine.local.offline_look import stored_labels, train_once
-    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
     from tokencredit.engine.local.tokens import token_columns
+    from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_file.read import read_rollouts
 
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)

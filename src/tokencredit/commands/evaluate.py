@@ -23,8 +23,8 @@ from tokencredit.visible import brief
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.measure import Measured
-    from tokencredit.engine.local.policy import Policy
     from tokencredit.engine.local.suits import Verdict
+    from tokencredit.policy.policy import Policy
     from tokencredit.tasks import Problem, Split, Task
 
 
@@ -69,8 +69,8 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.fit import check_fit
     from tokencredit.engine.local.measure import measure
-    from tokencredit.engine.local.prompted import prompted
     from tokencredit.forward.memory import memory_in_words
+    from tokencredit.policy.prompted import prompted
 
     bare = _policy(model, settings[0])
     policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
@@ -133,8 +133,8 @@ def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list[
 
 
 def _policy(model: str, setting: Setting) -> "Policy":
-    from tokencredit.engine.local.policy import choose_device, load_policy, set_threads
     from tokencredit.engine.local.sampler import with_sampler
+    from tokencredit.policy.policy import choose_device, load_policy, set_threads
 
     config = setting.config
     policy = load_policy(

@@ -15,8 +15,8 @@ from tokencredit.visible import brief, visible
 
 if TYPE_CHECKING:
     from tokencredit.engine.local.evaluate import Accuracy
-    from tokencredit.engine.local.policy import Policy
     from tokencredit.engine.local.showcase import ShownResponse
+    from tokencredit.policy.policy import Policy
 
 
 def _percent(value: float) -> str:

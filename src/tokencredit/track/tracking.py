@@ -10,8 +10,8 @@ from tokencredit.config.messages import first_line
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener
-from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import GuardError
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import tracker_class
 from tokencredit.track.identity import identify

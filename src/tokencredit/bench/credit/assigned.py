@@ -14,11 +14,11 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import ExtraEvidence, gather_extra
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
+from tokencredit.optim.update import step_kappa
+from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 

@@ -14,10 +14,10 @@ from tokencredit.advantage.rloo import rloo_advantage
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import token_statistics
+from tokencredit.policy.policy import Policy
 from tokencredit.types import Rollouts
 
 

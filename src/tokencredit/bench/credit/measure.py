@@ -20,8 +20,8 @@ from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import Truth
 from tokencredit.bench.credit.truth import truth_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.tokens import label_tokens
+from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
 

@@ -7,9 +7,9 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.batch_file import StoredBatch
 from tokencredit.engine.local.step import Stepper, TrainedBatch
-from tokencredit.engine.local.update import TakenStep, as_result, as_taken
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Tell
+from tokencredit.optim.update import TakenStep, as_result, as_taken
 from tokencredit.timing import Stopwatch
 
 

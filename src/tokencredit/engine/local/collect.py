@@ -14,11 +14,11 @@ from tokencredit.engine.guards import check_scores
 from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.demonstrations import demonstrated
 from tokencredit.engine.local.grade import grade_with_reasons
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import group_statistics
+from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import GradingTogether, Problem, Task
 from tokencredit.timing import Stopwatch

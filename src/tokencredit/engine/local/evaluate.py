@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem, Task
 
 ROWS_AT_ONCE = 1024

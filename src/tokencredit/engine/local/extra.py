@@ -11,9 +11,9 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import SampledEvidence
 from tokencredit.engine.local.continuations import branch_points, solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.revise import Revisions, revise
+from tokencredit.policy.policy import Policy
 from tokencredit.probe.branch import BranchPoint, prefix_values
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from tokencredit.config.messages import shortened
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Conversing, DemonstratingTurns, Problem, Task, marks_steps, revision_prompt
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 
 
 class Listener(Protocol):

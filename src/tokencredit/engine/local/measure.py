@@ -10,12 +10,12 @@ import torch
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.grade import grade_rollouts, grade_with_reasons, response_text
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.engine.local.sample import Sampled
 from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.forward.padded import response_extent
+from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, gold_answer
 

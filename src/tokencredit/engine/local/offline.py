@@ -17,10 +17,10 @@ from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence, row_cost
+from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, Rollouts, Scored

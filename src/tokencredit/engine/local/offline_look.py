@@ -4,15 +4,15 @@ The other trainer's optimizer is not known, so the step is ours: the recipe's cr
 """
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.adapters import add_adapters
 from tokencredit.engine.local.offline import credit_stored
 from tokencredit.engine.local.offline_table import stored_texts
-from tokencredit.engine.local.optimizer import make_optimizer
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch, update
 from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_passes
+from tokencredit.optim.optimizer import make_optimizer
+from tokencredit.policy.lora import add_adapters
+from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem

@@ -6,10 +6,10 @@ from pathlib import Path
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local import metrics
 from tokencredit.engine.local.look import judge
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Task
 

@@ -29,9 +29,9 @@ from tokencredit.engine.local.checkpoint import (
     writing,
 )
 from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.update import as_result, as_taken
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.optim.update import as_result, as_taken
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage

@@ -13,8 +13,8 @@ from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.step import Stepper, TrainedBatch, check_visible
-from tokencredit.engine.local.update import TakenStep
 from tokencredit.errors import ConfigError
+from tokencredit.optim.update import TakenStep
 from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder

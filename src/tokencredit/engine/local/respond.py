@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from tokencredit.engine.local.converse import sample_turns
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled, sample
+from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Conversing, Problem, Task
 
 

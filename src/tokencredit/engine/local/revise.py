@@ -12,8 +12,8 @@ from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import sample
+from tokencredit.policy.policy import Policy
 from tokencredit.probe.edits import edit_distance, edited_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, revision_prompt, verdicts

@@ -14,9 +14,9 @@ from tokencredit.diagnose.summary import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.engine.local.continuations import solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.respond import respond
 from tokencredit.forward.padded import gather_evidence, response_extent
+from tokencredit.policy.policy import Policy
 from tokencredit.probe.branch import BranchPoint
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task

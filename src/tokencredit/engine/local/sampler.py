@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from tokencredit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.policy import Policy
     from tokencredit.engine.local.sample import Sampled
+    from tokencredit.policy.policy import Policy
 
 SamplerName = Literal["auto", "plain", "fast", "vllm"]
 

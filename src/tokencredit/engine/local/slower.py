@@ -2,8 +2,8 @@
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.decode import why_not
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.packed import why_not_packed
+from tokencredit.policy.policy import Policy
 
 
 def slower_in_words(config: TrainConfig, policy: Policy) -> list[str]:

@@ -18,23 +18,23 @@ from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import check_gold
-from tokencredit.engine.local.adapters import load_trained
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
 from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.microscope import Lens, Microscope, memory_for_a_look
-from tokencredit.engine.local.optimizer import make_optimizer
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.policy import Policy, choose_device, load_policy, set_threads
-from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.reward_parts import bonus, part_means
 from tokencredit.engine.local.sampler import with_sampler
-from tokencredit.engine.local.update import TakenStep, run_plan
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Tell, silent
 from tokencredit.forward.modes import Passes, choose_passes
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.forward.recompute import recomputable_layers
+from tokencredit.optim.microscope import Lens, Microscope, memory_for_a_look
+from tokencredit.optim.optimizer import make_optimizer
+from tokencredit.optim.update import TakenStep, run_plan
+from tokencredit.policy.lora import load_trained
+from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
+from tokencredit.policy.prompted import prompted
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from transformers import DynamicCache
 
-from tokencredit.engine.local.pieces import HALF
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.prompting import encode_chat
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.padded import precision
 from tokencredit.kernels import at_least_float32
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.prompting import encode_chat
+from tokencredit.policy.token_text import HALF
 
 
 @torch.no_grad()

@@ -33,20 +33,20 @@ from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.generators import generator_states, seed_generators
 from tokencredit.engine.local.listener import Listener, NobodyWatching
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, record_step
 from tokencredit.engine.local.refused import dump_refused
 from tokencredit.engine.local.resume import find_resume_point, go_on_from
 from tokencredit.engine.local.signals import Abandoned, StopRequest
 from tokencredit.engine.local.slower import slower_in_words
 from tokencredit.engine.local.step import Stepper, learning_rate
-from tokencredit.engine.local.update import as_result
 from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
 from tokencredit.engine.local.ways import ways_taken
 from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.memory import memory_in_words
 from tokencredit.forward.trained import trained_parameters
+from tokencredit.optim.update import as_result
+from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import groupby
 
-from tokencredit.engine.local.policy import Policy
+from tokencredit.policy.policy import Policy
 from tokencredit.types import Rollouts
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.decode import why_not
 from tokencredit.engine.local.pipeline import Pipeline
-from tokencredit.engine.local.policy import Policy
 from tokencredit.forward.modes import Passes, why_not_compiled
 from tokencredit.forward.packed import why_not_packed
+from tokencredit.policy.policy import Policy
 
 ASKED, FASTEST, NO_GPU = "asked for", "the fastest that can be taken here", "the model is not on a GPU"
 

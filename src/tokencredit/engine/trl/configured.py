@@ -10,10 +10,10 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy, choose_device
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.engine.trl.settings import settle
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy, choose_device
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
 

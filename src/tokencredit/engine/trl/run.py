@@ -23,9 +23,6 @@ from tokencredit.engine.local.checkpoint import Progress
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.listener import Listener, NobodyWatching
-from tokencredit.engine.local.optimizer import make_optimizer
-from tokencredit.engine.local.policy import Policy, load_policy, set_threads
-from tokencredit.engine.local.prompted import prompted
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.step import learning_rate
 from tokencredit.engine.local.train import Outcome
@@ -33,6 +30,9 @@ from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, r
 from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError
+from tokencredit.optim.optimizer import make_optimizer
+from tokencredit.policy.policy import Policy, load_policy, set_threads
+from tokencredit.policy.prompted import prompted
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder, describe_environment

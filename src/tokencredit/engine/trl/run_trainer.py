@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.trl.planned import PlannedBatch
 from tokencredit.engine.trl.trainer import CreditGRPOTrainer
 from tokencredit.errors import GuardError
+from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 
 

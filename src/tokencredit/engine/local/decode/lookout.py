@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.engine.local.decode.workspace import Workspace
-from tokencredit.engine.local.stops import StopWatcher
+from tokencredit.policy.stops import StopWatcher
 
 
 class _Question(NamedTuple):

@@ -19,11 +19,11 @@ from tokencredit.engine.local.decode.prefill import read_prompts
 from tokencredit.engine.local.decode.steps import Steps, draw_tokens, slot_counts
 from tokencredit.engine.local.decode.weights import Weights
 from tokencredit.engine.local.decode.workspace import MOST_ENDS, Room, Workspace, bytes_for
-from tokencredit.engine.local.policy import Policy
 from tokencredit.engine.local.sample import Sampled, sample_plainly
-from tokencredit.engine.local.stops import StopWatcher
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.stops import StopWatcher
 from tokencredit.types import Rollouts
 
 Backend = Literal["fast", "plain"]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.rounding import stochastic_round
 from tokencredit.forward.trained import trained_parameters
+from tokencredit.optim.rounding import stochastic_round
 from tokencredit.seeds import derive_seed
 
 

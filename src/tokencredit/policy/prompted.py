@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.prompting import Prompting, Shot
 from tokencredit.errors import ConfigError
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.prompting import Prompting, Shot
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Demonstrating, Task
 from tokencredit.tasks.leaks import alike

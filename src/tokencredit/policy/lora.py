@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.config.train import Lora, TrainConfig
-from tokencredit.engine.local.policy import Policy, load_policy
 from tokencredit.errors import ConfigError
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import at_least_float32
+from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.seeds import derive_seed
 
 ADAPTER_FILE = "adapter.safetensors"

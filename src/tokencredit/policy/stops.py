@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from tokencredit.engine.local.pieces import text_alone
+from tokencredit.policy.token_text import text_alone
 
 
 class StopWatcher:

@@ -16,9 +16,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.build import AggregatedObjective
-from tokencredit.engine.local.adamw_parts import adamw_part, clip_factor
-from tokencredit.engine.local.policy import Policy
-from tokencredit.engine.local.update import accumulate_gradient, step_kappa
 from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.forward.divergence import Movement, movement
@@ -26,6 +23,9 @@ from tokencredit.forward.first_order import Direction, Method, predicted_change
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.masked import group_statistics
+from tokencredit.optim.adamw_parts import adamw_part, clip_factor
+from tokencredit.optim.update import accumulate_gradient, step_kappa
+from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
 
