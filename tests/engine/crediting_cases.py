@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine import crediting
-from tokencredit.engine.crediting import CreditedBatch, Crediting, ModelFacts, StageState
-from tokencredit.engine.ranks import ALONE, Ranks
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.forward.padded import TokenEvidence, response_extent
+from tokencredit.pipeline import credit
+from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
+from tokencredit.pipeline.distributed import ALONE, Ranks
 from tokencredit.types import Rollouts, Scored
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7
@@ -70,7 +70,7 @@ def made_up_case(seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
     return Case(Scored(rollouts=rollouts, score=score, reward=score), TokenEvidence(logp, entropy, hidden), head)
 
 
-def crediting_of(recipe: Any, code: SimpleNamespace | Any = crediting) -> Crediting:
+def crediting_of(recipe: Any, code: SimpleNamespace | Any = credit) -> Crediting:
     return code.Crediting(read_recipe(recipe), max_new_tokens=WIDTH, temperature=TEMPERATURE)
 
 

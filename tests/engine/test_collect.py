@@ -13,7 +13,6 @@ import tokencredit.engine.local.collect as collect_module
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.beside import beside
 from tokencredit.engine.local.collect import GradedBatch, collect
 from tokencredit.engine.local.grade import response_text
@@ -23,6 +22,7 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, gather_evidence
 from tokencredit.grade.verdict import Verdict
 from tokencredit.masked import group_statistics
+from tokencredit.pipeline.credit import StageState
 from tokencredit.tasks import GradingTogether, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
@@ -106,7 +106,7 @@ def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> N
 
 
 def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> None:
-    from tokencredit.engine.local.metrics import step_metrics
+    from tokencredit.pipeline.local_metrics import step_metrics
 
     config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
     stepper = stepper_of(config)

@@ -11,10 +11,8 @@ from torch.nn.functional import log_softmax
 from engine.conversations import PROBLEMS, Counting, talkative_policy
 from engine.runs import files_of, rows_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, plan_for
-from tokencredit.build import AggregatedObjective
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.converse import sample_turns
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.replay import recreate
@@ -23,6 +21,8 @@ from tokencredit.engine.local.turns import turns_of
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps

@@ -11,10 +11,10 @@ from engine.crediting_cases import GROUP, LENGTH, SCORE, TEMPERATURE, WIDTH, Cas
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.config import knobs
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.engine.crediting import ModelFacts, SampledEvidence, StageState
-from tokencredit.engine.metrics import credit_metrics, state_metrics
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.pipeline.credit import ModelFacts, SampledEvidence, StageState
+from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.shape import overlong_penalty
 from tokencredit.types import Credited, StepPlan
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from engine.crediting_cases import GROUP, WIDTH, Case, credit_case, crediting_of, made_up_case
 from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageInputs
-from tokencredit.build import needed_evidence, sampled_evidence
 from tokencredit.config.recipes import RECIPES
 from tokencredit.credit import CREDITS, CreditInputs, CreditMethod, CreditOutcome
-from tokencredit.engine.crediting import CreditedBatch, StageState
+from tokencredit.pipeline.build import needed_evidence, sampled_evidence
+from tokencredit.pipeline.credit import CreditedBatch, StageState
 from tokencredit.shape import SHAPES, ShapeInputs
 from tokencredit.types import Evidence
 

@@ -11,11 +11,11 @@ import torch
 from engine.crediting_cases import SPLITS, Case, credit_case, crediting_of, made_up_case
 from engine.threaded_ranks import on_ranks
 from laws.source_edits import Edit, loaded_with
-from tokencredit.build import needed_evidence, sampled_evidence
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine import crediting
-from tokencredit.engine.crediting import CreditedBatch, StageState
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline import credit
+from tokencredit.pipeline.build import needed_evidence, sampled_evidence
+from tokencredit.pipeline.credit import CreditedBatch, StageState
 
 DELTAS: list[dict[str, Any]] = [
     *(
@@ -34,9 +34,7 @@ WITHOUT_SAMPLING = [name for name, entry in RECIPES.items() if not sampled_evide
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
-def batches(
-    cases: Sequence[Case], recipe: Any, split: Sequence[tuple[int, ...]] | None, code: Any = crediting
-) -> list[list[CreditedBatch]]:
+def batches(cases: Sequence[Case], recipe: Any, split: Sequence[tuple[int, ...]] | None, code: Any = credit) -> list[list[CreditedBatch]]:
     """By rank, one batch after the other, each with the state that the one before left behind."""
 
     def run(rows: tuple[int, ...] | None, **where: Any) -> list[CreditedBatch]:
@@ -54,7 +52,7 @@ def numbers(result: CreditedBatch) -> list[torch.Tensor]:
     return [credited.credit, credited.advantage, *([] if credited.coefficient is None else [credited.coefficient])]
 
 
-def assert_ranks_agree(cases: Sequence[Case], recipe: Any, split: str, alone: list[CreditedBatch], code: Any = crediting) -> None:
+def assert_ranks_agree(cases: Sequence[Case], recipe: Any, split: str, alone: list[CreditedBatch], code: Any = credit) -> None:
     """With one rank that holds everything to rounding, and with each other to the bit."""
     tolerance = TOLERANCE[cases[0].evidence.logp.dtype]
     by_rank = batches(cases, recipe, SPLITS[split], code)
@@ -154,31 +152,33 @@ def test_shards_of_one_rank_are_refused_on_several() -> None:
 
 # --- wrong versions
 
-MODULES = ("engine.ranks", "engine.crediting")
+MODULES = ("pipeline.distributed", "pipeline.credit")
 MUTANTS: dict[str, Edit] = {
-    "each rank its own statistics": Edit("engine.crediting", '{"reduce": merging(ranks)} if ranks.count > 1 else {}', "{}"),
-    "own rows are the first": Edit("engine.crediting", "{name: value[rows] for", "{name: value[: len(rows)] for"),
-    "columns are counted from the end": Edit("engine.crediting", "value[:, :width] for", "value[:, value.shape[1] - width :] for"),
+    "each rank its own statistics": Edit("pipeline.credit", '{"reduce": merging(ranks)} if ranks.count > 1 else {}', "{}"),
+    "own rows are the first": Edit("pipeline.credit", "{name: value[rows] for", "{name: value[: len(rows)] for"),
+    "columns are counted from the end": Edit("pipeline.credit", "value[:, :width] for", "value[:, value.shape[1] - width :] for"),
     "credit of the own rows alone": Edit(
-        "engine.crediting",
+        "pipeline.credit",
         "for part_rows, part_credit, part_coefficient in parts:",
         "for part_rows, part_credit, part_coefficient in [parts[ranks.index]]:",
     ),
     "coefficients of the own rows alone": Edit(
-        "engine.crediting",
+        "pipeline.credit",
         "if coefficient is not None:\n            coefficient[part",
         "if coefficient is not None and part_rows.equal(rows):\n            coefficient[part",
     ),
-    "credit in place of coefficients": Edit("engine.crediting", "= part_coefficient\n", "= part_credit\n"),
+    "credit in place of coefficients": Edit("pipeline.credit", "= part_coefficient\n", "= part_credit\n"),
     "rows of a rank in ascending order": Edit(
-        "engine.crediting",
+        "pipeline.credit",
         "credit[part_rows, : part_credit.shape[1]] = part_credit\n        if",
         "credit[part_rows.sort().values, : part_credit.shape[1]] = part_credit\n        if",
     ),
     "the credit's state is not kept": Edit(
-        "engine.crediting", "return CreditOutcome(credit, coefficient, assigned.state)", "return CreditOutcome(credit, coefficient, {})"
+        "pipeline.credit", "return CreditOutcome(credit, coefficient, assigned.state)", "return CreditOutcome(credit, coefficient, {})"
     ),
-    "the last rank is forgotten": Edit("engine.ranks", "ranks.gather(accumulator))", "ranks.gather(accumulator)[:-1] or [accumulator])"),
+    "the last rank is forgotten": Edit(
+        "pipeline.distributed", "ranks.gather(accumulator))", "ranks.gather(accumulator)[:-1] or [accumulator])"
+    ),
 }
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.batching.denominator import step_denominator
-from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_shape
 from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.engine.functions import (
@@ -35,6 +34,7 @@ from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import masked_sum
 from tokencredit.objective import OBJECTIVES, TokenInputs, token_weight
+from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_shape
 from tokencredit.shape import ShapeInputs
 
 NAN = float("nan")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.build import AggregatedObjective
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, with_kl
 from tokencredit.optim.update import accumulate_gradient
+from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Aggregation, Credited, PlannedStep
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local import extra, step
 from tokencredit.engine.local.extra import ExtraEvidence
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.step import TrainedBatch
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch

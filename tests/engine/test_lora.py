@@ -17,7 +17,6 @@ from engine.test_microscope import LENS, OBJECTIVES_UNDER_TEST, a_batch
 from fault.interrupting import interrupted_at, optimizer_class
 from fault.test_guards import poison_rewards
 from tiny import CONSTANT, tiny_policy
-from tokencredit.build import AggregatedObjective
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
 from tokencredit.engine.local.checkpoint import save_model
@@ -28,6 +27,7 @@ from tokencredit.forward.first_order import predicted_change
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.optim.microscope import Microscope
 from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.lora import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.storage.run_dir import RunFolder

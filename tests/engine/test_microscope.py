@@ -12,10 +12,7 @@ import torch
 
 from engine.runs import files_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.build import AggregatedObjective
 from tokencredit.diagnose import FINDINGS
-from tokencredit.engine.crediting import StageState
-from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import gather_evidence, response_logits
 from tokencredit.kernels import token_logp
@@ -23,6 +20,9 @@ from tokencredit.objective import OBJECTIVES, with_kl
 from tokencredit.optim.adamw_parts import adamw_part, clip_factor
 from tokencredit.optim.microscope import Lens, Microscope, StepEvidence, choose_rows
 from tokencredit.optim.update import accumulate_gradient, run_plan, step_kappa
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, StepPlan
 

@@ -12,10 +12,10 @@ from engine.runs import run, small_config
 from fault.command import tokencredit
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
 from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.rollout_file.load import load
 from tokencredit.rollout_file.read import StoredRollouts, read_rollouts

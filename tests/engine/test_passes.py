@@ -17,11 +17,9 @@ import tokencredit.forward.packed_scoring as evidence_module
 import tokencredit.optim.update as update_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.build import build_objective
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
@@ -30,6 +28,8 @@ from tokencredit.forward.packed_scoring import FeatureRoom, gather_packed_eviden
 from tokencredit.forward.packing import PackedLayout
 from tokencredit.forward.padded import TokenEvidence, gather_evidence, response_logits, row_cost
 from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.pipeline.build import build_objective
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -17,10 +17,10 @@ from forked import run_forked
 from laws.source_edits import Edit, loaded_with
 from tokencredit.credit.delta.accumulators import CentroidSums, MarginMoments, ScopeIds, ScoreMass
 from tokencredit.credit.delta.vectors import DenseVectors
-from tokencredit.engine.crediting import StageState
-from tokencredit.engine.ranks import ALONE, ProcessGroup, Ranks, loadable, merging
-from tokencredit.engine.training import step_statistic
 from tokencredit.objective import OBJECTIVES, TokenInputs
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks, loadable, merging
+from tokencredit.pipeline.microbatch import step_statistic
 
 RECIPES: dict[str, Any] = {
     "delta": "delta",
@@ -240,10 +240,12 @@ def test_one_rank_alone_gathers_what_it_gave() -> None:
 
 MERGING: dict[str, Edit] = {
     "each rank begins with its own": Edit(
-        "engine.ranks", "ranks.gather(accumulator))", "(lambda got: got[ranks.index :] + got[: ranks.index])(ranks.gather(accumulator)))"
+        "pipeline.distributed",
+        "ranks.gather(accumulator))",
+        "(lambda got: got[ranks.index :] + got[: ranks.index])(ranks.gather(accumulator)))",
     ),
-    "the last comes first": Edit("engine.ranks", "ranks.gather(accumulator))", "ranks.gather(accumulator)[::-1])"),
-    "the own one stays": Edit("engine.ranks", "ranks.gather(accumulator))", "[accumulator])"),
+    "the last comes first": Edit("pipeline.distributed", "ranks.gather(accumulator))", "ranks.gather(accumulator)[::-1])"),
+    "the own one stays": Edit("pipeline.distributed", "ranks.gather(accumulator))", "[accumulator])"),
 }
 
 
@@ -264,7 +266,7 @@ def test_another_order_of_merging_would_be_noticed(mutant: str) -> None:
         made: Callable[[Ranks], Any] = code.merging
         return [[contents(made(Given(rank, place))(accumulators(rank)[place])) for place in range(4)] for rank in range(3)]
 
-    right, wrong = merged(loaded_with(["engine.ranks"])), merged(loaded_with(["engine.ranks"], MERGING[mutant]))
+    right, wrong = merged(loaded_with(["pipeline.distributed"])), merged(loaded_with(["pipeline.distributed"], MERGING[mutant]))
     assert_equal(right[0], right[2])
     with pytest.raises(AssertionError):
         assert_equal(right, wrong)

@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import pytest
 
-from tokencredit.build import sampled_evidence
 from tokencredit.config import DeltaCredit, NtfCredit, PassAtKAdvantage, Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.recipes.entry import varied
@@ -13,6 +12,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.recipe import MUST_SAMPLE, read_recipe, refuse_ranks, refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.types import Evidence
 
 SAMPLED = {"ibpo": "revise", "ibpo-mask": "revise", "vineppo": "from the middle", "remax": "greedy response"}

@@ -19,13 +19,13 @@ from transformers import (
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.build import AggregatedObjective
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence, is_computed_again, pays_to_share
 from tokencredit.forward.recompute import recomputable_layers, recomputing
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
+from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Rollouts
@@ -152,7 +152,7 @@ def test_a_run_with_it_has_the_bits_of_one_without(tmp_path: Path, looks: int) -
 
 
 def test_a_run_computes_again_only_where_it_is_asked_to() -> None:
-    from tokencredit.engine.crediting import StageState
+    from tokencredit.pipeline.credit import StageState
     from tokencredit.timing import Stopwatch
 
     passes: list[int] = []

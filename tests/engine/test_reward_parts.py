@@ -9,8 +9,8 @@ import torch
 from engine.runs import rows_of, run, small_config, stepper_of
 from tiny import tiny_policy
 from tokencredit.config.train import Reward
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.prompting import Prompting
 from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.timing import Stopwatch

@@ -23,9 +23,9 @@ from engine.training_cases import (
 )
 from tiny import CONSTANT
 from tokencredit import types
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine import training
 from tokencredit.objective.kappa import token_kappa
+from tokencredit.pipeline import microbatch
+from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.types import Aggregation
 
 
@@ -36,7 +36,7 @@ def test_the_gradient_of_the_loss_is_kappa(name: str, aggregation: Aggregation) 
     batch = gathered(step, step.planned.rows, AggregatedObjective(objective, aggregation, CONSTANT))
     rows = batch.inputs.row
     inputs = batch.inputs._replace(logp=step.logp[rows, : batch.inputs.mask.shape[1]])
-    statistic = training.step_statistic(objective, [inputs])
+    statistic = microbatch.step_statistic(objective, [inputs])
     kappa, loss = token_kappa(objective, inputs, statistic, batch.weight, denominator=batch.denominator)
     share = share_of(step, [batch], objective)
     assert share.gradient.norm() > 1e-5
@@ -119,7 +119,7 @@ def test_no_number_is_read_back_while_rows_are_gathered(monkeypatch: pytest.Monk
 
     built = AggregatedObjective(EVERY["ppo-clip"], "sequence-mean", CONSTANT)
     rows = torch.tensor([8, 2, 0], device=device)
-    made = training.gather_rows(elsewhere(step.credited), step.planned, rows, built, width=3, seed=SEED)
+    made = microbatch.gather_rows(elsewhere(step.credited), step.planned, rows, built, width=3, seed=SEED)
     assert (made.inputs.credit.device, made.inputs.credit.shape) == (device, (3, 3))
 
 
@@ -138,7 +138,7 @@ def test_a_weight_knows_the_whole_response_and_nothing_unscored() -> None:
     length = step.credited.rollouts.loss_mask.sum(-1)
     assert not made.inputs.mask[0, 0]
     assert_near(made.weight[0, 1], torch.ones((), dtype=torch.float64) / length[0])
-    narrow = training.gather_rows(
+    narrow = microbatch.gather_rows(
         step.credited,
         step.planned,
         torch.tensor([1]),
@@ -151,6 +151,6 @@ def test_a_weight_knows_the_whole_response_and_nothing_unscored() -> None:
 
 
 def test_every_optimizer_step_draws_by_itself() -> None:
-    seeds = {training.step_seed(seed, number) for seed in range(4) for number in range(4)}
+    seeds = {microbatch.step_seed(seed, number) for seed in range(4) for number in range(4)}
     assert len(seeds) == 16
-    assert training.step_seed(3, 1) == training.step_seed(3, 1)
+    assert microbatch.step_seed(3, 1) == microbatch.step_seed(3, 1)

@@ -8,26 +8,26 @@ import torch
 
 from engine.training_cases import EVERY, SEED, UNGRADED, Share, Step, assert_near, dealt_shares, made_up_step
 from laws.source_edits import Edit, loaded_with
-from tokencredit.engine import training
 from tokencredit.objective import Objective, TokenInputs
 from tokencredit.objective.kappa import token_kappa
+from tokencredit.pipeline import microbatch
 from tokencredit.types import Aggregation
 
 MUTANTS: dict[str, Edit] = {
-    "each rank its own statistic": Edit("engine.training", "batches if ranks.count == 1 else", "batches if True else"),
-    "a statistic of the first micro-batches": Edit("engine.training", "ranks.gather(list(batches))", "ranks.gather(list(batches)[:1])"),
-    "a denominator for each micro-batch": Edit("engine.training", "/ batch.denominator", "/ max(1, int(batch.inputs.mask.sum()))"),
-    "weights are left out": Edit("engine.training", "masked_sum(batch.weight * token_loss", "masked_sum(token_loss"),
-    "masked tokens count": Edit("engine.training", "masked_sum(batch.weight * token_loss, batch.inputs.mask)", "token_loss.sum()"),
-    "credit is not scaled": Edit("engine.training", " * factor[:, None],", ","),
-    "scales in the order of the batch": Edit("engine.training", "scales[list(step.rows)] =", "scales[sorted(step.rows)] ="),
-    "the ungraded have a say": Edit("engine.training", ".where(credited.scored.graded[rows], torch.nan)", ""),
-    "rows are counted anew": Edit("engine.training", "row=rows,", "row=torch.arange(len(rows)),"),
+    "each rank its own statistic": Edit("pipeline.microbatch", "batches if ranks.count == 1 else", "batches if True else"),
+    "a statistic of the first micro-batches": Edit("pipeline.microbatch", "ranks.gather(list(batches))", "ranks.gather(list(batches)[:1])"),
+    "a denominator for each micro-batch": Edit("pipeline.microbatch", "/ batch.denominator", "/ max(1, int(batch.inputs.mask.sum()))"),
+    "weights are left out": Edit("pipeline.microbatch", "masked_sum(batch.weight * token_loss", "masked_sum(token_loss"),
+    "masked tokens count": Edit("pipeline.microbatch", "masked_sum(batch.weight * token_loss, batch.inputs.mask)", "token_loss.sum()"),
+    "credit is not scaled": Edit("pipeline.microbatch", " * factor[:, None],", ","),
+    "scales in the order of the batch": Edit("pipeline.microbatch", "scales[list(step.rows)] =", "scales[sorted(step.rows)] ="),
+    "the ungraded have a say": Edit("pipeline.microbatch", ".where(credited.scored.graded[rows], torch.nan)", ""),
+    "rows are counted anew": Edit("pipeline.microbatch", "row=rows,", "row=torch.arange(len(rows)),"),
     "lengths of what is shown": Edit(
-        "engine.training", "token_weight(inputs.mask, mask.sum(-1)", "token_weight(inputs.mask, inputs.mask[:, :4].sum(-1)"
+        "pipeline.microbatch", "token_weight(inputs.mask, mask.sum(-1)", "token_weight(inputs.mask, inputs.mask[:, :4].sum(-1)"
     ),
-    "unscored tokens are trained on": Edit("engine.training", "mask = rollouts.loss_mask[rows]", "mask = rollouts.mask[rows]"),
-    "no correction": Edit("engine.training", "correction=in_batch(credited.correction)", "correction=torch.ones_like(old_logp)"),
+    "unscored tokens are trained on": Edit("pipeline.microbatch", "mask = rollouts.loss_mask[rows]", "mask = rollouts.mask[rows]"),
+    "no correction": Edit("pipeline.microbatch", "correction=in_batch(credited.correction)", "correction=torch.ones_like(old_logp)"),
 }
 
 
@@ -85,12 +85,12 @@ TWINS: list[tuple[str, Aggregation]] = [
 
 @pytest.mark.parametrize(("name", "aggregation"), TWINS)
 def test_the_step_is_that_of_a_twin_put_together_by_hand(name: str, aggregation: Aggregation) -> None:
-    check_against_twin(name, aggregation, training)
+    check_against_twin(name, aggregation, microbatch)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_versions_are_noticed(mutant: str) -> None:
-    code = loaded_with(["engine.training"], MUTANTS[mutant])
+    code = loaded_with(["pipeline.microbatch"], MUTANTS[mutant])
 
     def noticed(check: Callable[[], None]) -> bool:
         try:

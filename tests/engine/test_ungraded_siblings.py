@@ -9,10 +9,10 @@ import torch
 
 from engine.runs import small_config, stepper_of
 from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.crediting import StageState
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, PlannedStep

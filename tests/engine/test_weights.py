@@ -148,7 +148,7 @@ def test_weights_of_a_checkpoint_are_the_live_ones_in_bfloat16_with_moments_as_t
 
 def test_at_a_small_rate_only_chance_moves_as_many_weights_as_it_should() -> None:
     """At 1e-5 the first optimizer step of a real batch changes next to no weight that is rounded to nearest."""
-    from tokencredit.engine.crediting import StageState
+    from tokencredit.pipeline.credit import StageState
     from tokencredit.timing import Stopwatch
 
     changed: dict[str, float] = {}

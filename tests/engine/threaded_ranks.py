@@ -6,7 +6,7 @@ from copy import deepcopy
 from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar
 
-from tokencredit.engine.ranks import Ranks
+from tokencredit.pipeline.distributed import Ranks
 
 Result = TypeVar("Result")
 FINISHED = object()

@@ -10,13 +10,13 @@ from torch import Tensor
 from engine.threaded_ranks import on_ranks
 from tiny import CONSTANT, made_up_credit, made_up_rollouts
 from tokencredit.batching import step_denominator
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine import training
-from tokencredit.engine.dealing import deal_micro_batches
-from tokencredit.engine.ranks import ALONE, Ranks
-from tokencredit.engine.training import MicroBatch
 from tokencredit.forward.padded import response_extent
 from tokencredit.objective import OBJECTIVES, Objective, correction_weight, with_correction, with_kl
+from tokencredit.pipeline import microbatch
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.dealing import deal_micro_batches
+from tokencredit.pipeline.distributed import ALONE, Ranks
+from tokencredit.pipeline.microbatch import MicroBatch
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 SEED, UNGRADED = 5, 4
@@ -76,14 +76,14 @@ def made_up_step(aggregation: Aggregation = "token-mean", *, scaled: bool = True
     return Step(credited, planned, logp)
 
 
-def gathered(step: Step, rows: Sequence[int], built: AggregatedObjective, code: Any = training) -> MicroBatch:
+def gathered(step: Step, rows: Sequence[int], built: AggregatedObjective, code: Any = microbatch) -> MicroBatch:
     """As wide as its rows need."""
     index = torch.tensor(rows, dtype=torch.long)
     width = max(1, int(response_extent(step.credited.rollouts.mask[index]).max()))
     return code.gather_rows(step.credited, step.planned, index, built, width=width, seed=SEED)
 
 
-def filler(step: Step, name: int, built: AggregatedObjective, code: Any = training) -> MicroBatch:
+def filler(step: Step, name: int, built: AggregatedObjective, code: Any = microbatch) -> MicroBatch:
     """For a rank that has no row left: any row, without mask and weight, under a name that no row has."""
     made: MicroBatch = gathered(step, (7,), built, code)
     named = torch.full_like(made.inputs.group, name)
@@ -97,7 +97,7 @@ class Share(NamedTuple):
     """By the log-prob of every token of the batch."""
 
 
-def share_of(step: Step, batches: Sequence[MicroBatch], objective: Objective, ranks: Ranks = ALONE, code: Any = training) -> Share:
+def share_of(step: Step, batches: Sequence[MicroBatch], objective: Objective, ranks: Ranks = ALONE, code: Any = microbatch) -> Share:
     """The part of a step that these micro-batches are, as an engine finds it: by differentiating the loss."""
 
     def logp_of(batch: MicroBatch) -> Tensor:
@@ -121,7 +121,7 @@ def whole_share(step: Step, objective: Objective, aggregation: Aggregation) -> S
     return share_of(step, [gathered(step, step.planned.rows, built)], objective)
 
 
-def dealt_shares(step: Step, objective: Objective, aggregation: Aggregation, cut: tuple[int, int], code: Any = training) -> list[Share]:
+def dealt_shares(step: Step, objective: Objective, aggregation: Aggregation, cut: tuple[int, int], code: Any = microbatch) -> list[Share]:
     """One for each rank; micro-batches without rows are filled."""
     ranks_count, micro_batches = cut
     built = AggregatedObjective(objective, aggregation, CONSTANT)

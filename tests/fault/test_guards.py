@@ -17,13 +17,13 @@ from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, sm
 from fault.command import SMALL, tokencredit
 from forked import run_forked
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine import crediting, guards
 from tokencredit.engine.local import collect, sample
 from tokencredit.engine.local.refused import replay
 from tokencredit.engine.local.train import train
 from tokencredit.engine.local.watchdog import Watchdog
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.optim import update
+from tokencredit.pipeline import credit, guards
 from tokencredit.policy.policy import load_policy
 
 ROW = 5
@@ -64,7 +64,7 @@ def poison_log_probs(patch: pytest.MonkeyPatch) -> None:
 def poison_credit(patch: pytest.MonkeyPatch) -> None:
     Poisoned(
         patch,
-        crediting.Crediting,
+        credit.Crediting,
         "assign",
         2,
         lambda found: found._replace(credit=with_row(found.credit, math.nan)),

@@ -12,8 +12,6 @@ from engine.runs import run, small_config, stepper_of, weights
 from fault.command import SMALL
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.refused import _score_again
 from tokencredit.engine.local.sample import sample_plainly
 from tokencredit.engine.local.showcase import showcase
@@ -24,6 +22,8 @@ from tokencredit.forward.padded import row_cost
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim import update
 from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.credit import StageState
 from tokencredit.timing import Stopwatch
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)

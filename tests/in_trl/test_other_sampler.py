@@ -13,8 +13,8 @@ from conformance.outcome import Outcome
 from conformance.reference import run_case
 from conformance.stored import LIMIT
 from in_trl.stored_run import stored_trainer
-from tokencredit.engine.crediting import Crediting
 from tokencredit.engine.recipe import read_recipe
+from tokencredit.pipeline.credit import Crediting
 
 CAP = 1.5
 PLAIN = {"recipe": "dapo"}

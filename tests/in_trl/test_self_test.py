@@ -9,11 +9,11 @@ import torch
 from trl import GRPOTrainer
 
 from in_trl.small_run import LIMIT, small_trainer
-from tokencredit.build import sampled_evidence
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine.crediting import Crediting
 from tokencredit.engine.trl.self_test import check_credit_reaches_gradient
 from tokencredit.engine.versions import EngineUnavailableError
+from tokencredit.pipeline.build import sampled_evidence
+from tokencredit.pipeline.credit import Crediting
 
 TAKEN = [name for name, entry in RECIPES.items() if not sampled_evidence(entry.recipe) and not entry.recipe.filter_groups]
 STOCK_LOSS = GRPOTrainer.compute_loss

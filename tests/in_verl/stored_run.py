@@ -28,10 +28,10 @@ from conformance.outcome import BatchOutcome, Outcome, batch_outcome
 from conformance.reference import SEED
 from conformance.stored import GROUP_SIZE, LIMIT, StoredBatch, base_policy, stored_batches
 from in_verl.row_queue import Queue, joined
-from tokencredit.engine.crediting import Crediting, StageState
 from tokencredit.engine.recipe import read_recipe
 from tokencredit.engine.verl import trainer as ours
 from tokencredit.engine.verl.worker import CreditEngine, CreditLoss
+from tokencredit.pipeline.credit import Crediting, StageState
 from verl_cpu.command import Shape, overrides
 from verl_cpu.scene import make_scene
 

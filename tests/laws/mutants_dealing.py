@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.source_edits import Edit, loaded_with
 
-MODULES = ("engine.dealing", "batching.integrity")
+MODULES = ("pipeline.dealing", "batching.integrity")
 
 
 def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
@@ -12,44 +12,48 @@ def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
 
 
 MICRO_BATCHES: dict[str, Edit] = {
-    "spare rows are dropped": Edit("engine.dealing", "smallest + (number * ranks + rank < larger)", "smallest"),
-    "the next micro-batch begins with the last row of this": Edit("engine.dealing", "taken += len(run)", "taken += max(len(run) - 1, 1)"),
+    "spare rows are dropped": Edit("pipeline.dealing", "smallest + (number * ranks + rank < larger)", "smallest"),
+    "the next micro-batch begins with the last row of this": Edit("pipeline.dealing", "taken += len(run)", "taken += max(len(run) - 1, 1)"),
     "the last micro-batch takes every spare row": Edit(
-        "engine.dealing", "(number * ranks + rank < larger)", "(number == micro_batches - 1) * (larger // ranks + (rank < larger % ranks))"
+        "pipeline.dealing",
+        "(number * ranks + rank < larger)",
+        "(number == micro_batches - 1) * (larger // ranks + (rank < larger % ranks))",
     ),
     "spare rows go to the last slots": Edit(
-        "engine.dealing", "number * ranks + rank < larger", "number * ranks + rank >= ranks * micro_batches - larger"
+        "pipeline.dealing", "number * ranks + rank < larger", "number * ranks + rank >= ranks * micro_batches - larger"
     ),
     "rows in the order given": Edit(
-        "engine.dealing",
+        "pipeline.dealing",
         "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    smallest",
         "ordered = list(rows)\n    smallest",
     ),
     "ties in the order given": Edit(
-        "engine.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: -cost[row])\n    smallest"
+        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: -cost[row])\n    smallest"
     ),
     "shortest rows first": Edit(
-        "engine.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: (cost[row], row))\n    smallest"
+        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: (cost[row], row))\n    smallest"
     ),
     "every rank a run of its own": Edit(
-        "engine.dealing", "tuple(run[rank::ranks])", "tuple(run[sum(sizes[:rank]) : sum(sizes[: rank + 1])])"
+        "pipeline.dealing", "tuple(run[rank::ranks])", "tuple(run[sum(sizes[:rank]) : sum(sizes[: rank + 1])])"
     ),
 }
 """Of one optimizer step."""
 
 SHARES: dict[str, Edit] = {
-    "direction never changes": Edit("engine.dealing", "hand if turn % 2 == 0 else reversed(hand)", "hand"),
-    "shares in runs": Edit("engine.dealing", "shares[rank].append(row)", "shares[(turn * ranks + rank) * ranks // len(rows)].append(row)"),
+    "direction never changes": Edit("pipeline.dealing", "hand if turn % 2 == 0 else reversed(hand)", "hand"),
+    "shares in runs": Edit(
+        "pipeline.dealing", "shares[rank].append(row)", "shares[(turn * ranks + rank) * ranks // len(rows)].append(row)"
+    ),
     "shares in the order given": Edit(
-        "engine.dealing",
+        "pipeline.dealing",
         "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    shares",
         "ordered = list(rows)\n    shares",
     ),
     "shares ordered by cost alone": Edit(
-        "engine.dealing", "key=lambda row: (-cost[row], row))\n    shares", "key=lambda row: -cost[row])\n    shares"
+        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    shares", "key=lambda row: -cost[row])\n    shares"
     ),
-    "unequal shares are not refused": Edit("engine.dealing", "if len(rows) % ranks:", "if False:"),
-    "every rank gets the longest rows": Edit("engine.dealing", "shares[rank].append(row)", "shares[rank].append(hand[0])"),
+    "unequal shares are not refused": Edit("pipeline.dealing", "if len(rows) % ranks:", "if False:"),
+    "every rank gets the longest rows": Edit("pipeline.dealing", "shares[rank].append(row)", "shares[rank].append(hand[0])"),
 }
 """Of a whole batch."""
 

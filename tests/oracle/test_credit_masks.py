@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tokencredit.advantage.group import grpo_advantage
-from tokencredit.build import build_credit
 from tokencredit.config import knobs
 from tokencredit.config.base import Choice
 from tokencredit.config.credit import EditMaskCredit, ForkingCredit, KtaeCredit, NtfCredit, OneSidedCredit, ProcessCredit
@@ -19,6 +18,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.shape import IbpoShape
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf import kept_tokens
+from tokencredit.pipeline.build import build_credit
 from tokencredit.shape import repair_bonus
 
 Rows = list[list[float]]

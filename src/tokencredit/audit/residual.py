@@ -7,9 +7,9 @@ from torch import Tensor
 
 from tokencredit.audit.scene import Scene
 from tokencredit.audit.subject import Assigned
-from tokencredit.build import AggregatedObjective
 from tokencredit.objective import TokenInputs, token_weight
 from tokencredit.objective.kappa import token_kappa
+from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.types import PlannedStep, StepPlan
 
 ZERO = 1e-12

@@ -7,7 +7,10 @@ from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.audit.scene import LENGTH_LIMIT, Scene
-from tokencredit.build import (
+from tokencredit.config import Recipe
+from tokencredit.credit import CreditInputs
+from tokencredit.objective import Objective
+from tokencredit.pipeline.build import (
     AggregatedObjective,
     build_advantage,
     build_correction,
@@ -16,9 +19,6 @@ from tokencredit.build import (
     build_planner,
     build_shape,
 )
-from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
-from tokencredit.objective import Objective
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs
 from tokencredit.types import StepPlan

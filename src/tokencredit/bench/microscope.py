@@ -9,10 +9,10 @@ from tokencredit.bench.embedded import WARM_UP
 from tokencredit.bench.timing import spread
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.look import judge
 from tokencredit.engine.local.step import Stepper
 from tokencredit.engine.local.tokens import label_tokens
+from tokencredit.pipeline.credit import StageState
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
 

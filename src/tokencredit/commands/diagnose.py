@@ -116,10 +116,10 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
 
     from tokencredit.commands.progress import counting
     from tokencredit.engine.local.look import judge
-    from tokencredit.engine.local.metrics import mean_entropy
     from tokencredit.engine.local.recording import entropy_history
     from tokencredit.engine.local.replay import recreate
     from tokencredit.engine.local.tokens import label_tokens, token_columns
+    from tokencredit.pipeline.local_metrics import mean_entropy
     from tokencredit.storage.run_dir import RunFolder
 
     source = RunFolder(path)
@@ -165,10 +165,10 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
 
     from tokencredit.engine.local.look import judge
-    from tokencredit.engine.local.metrics import mean_entropy
     from tokencredit.engine.local.offline import offline_config, offline_notes
     from tokencredit.engine.local.offline_look import stored_labels, train_once
     from tokencredit.engine.local.tokens import token_columns
+    from tokencredit.pipeline.local_metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_file.read import read_rollouts
 

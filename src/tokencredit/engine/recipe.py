@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tokencredit.build import sampled_evidence
 from tokencredit.config import Recipe
 from tokencredit.config.messages import in_words
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, read_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.text import nearest
 
 RecipeSource = str | Path | Mapping[str, Any] | Recipe

@@ -15,8 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.training import step_seed
 from tokencredit.errors import GuardError
 from tokencredit.forward.divergence import Movement, movement
 from tokencredit.forward.first_order import Direction, Method, predicted_change
@@ -25,6 +23,8 @@ from tokencredit.forward.trained import trained_parameters
 from tokencredit.masked import group_statistics
 from tokencredit.optim.adamw_parts import adamw_part, clip_factor
 from tokencredit.optim.update import accumulate_gradient, step_kappa
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 

@@ -11,9 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.batching.microbatch import pass_tokens
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.guards import GRADIENT_NORM, LOSS, in_words
-from tokencredit.engine.training import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Tell, recut, silent, with_half_on_failure
 from tokencredit.forward.modes import PADDED, Passes
@@ -27,6 +24,9 @@ from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.guards import GRADIENT_NORM, LOSS, in_words
+from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 

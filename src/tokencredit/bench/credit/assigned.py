@@ -8,16 +8,16 @@ from torch import Tensor
 
 from tokencredit.bench.credit.contenders import Contender
 from tokencredit.bench.credit.drawn import Drawn
-from tokencredit.build import needed_evidence
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import ExtraEvidence, gather_extra
 from tokencredit.engine.local.fit import check_fit
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.training import step_seed
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import step_kappa
+from tokencredit.pipeline.build import needed_evidence
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task

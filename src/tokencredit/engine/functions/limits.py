@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from tokencredit.advantage import NEEDS
-from tokencredit.build import build_objective
 from tokencredit.config import Recipe
 from tokencredit.engine.recipe import refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.build import build_objective
 
 ELSEWHERE = "train it through TRL, verl or the local engine"
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tokencredit.build import build_objective
 from tokencredit.config import Recipe
 from tokencredit.engine.functions.limits import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.engine.functions.responses import credit_responses, finite_inside, objective_inputs, silenced
 from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_sum
+from tokencredit.pipeline.build import build_objective
 
 PRIME_RL = EngineHooks(
     "prime-rl",

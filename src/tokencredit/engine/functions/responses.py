@@ -8,13 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.build import build_advantage, build_credit, build_shape
 from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import response_mean
 from tokencredit.objective import Objective, TokenInputs
 from tokencredit.objective.kappa import token_kappa
+from tokencredit.pipeline.build import build_advantage, build_credit, build_shape
 from tokencredit.shape import ShapeInputs
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokencredit.build import build_correction, build_objective
 from tokencredit.engine.functions.limits import EngineHooks, check_recipe
 from tokencredit.engine.functions.responses import (
     compare_responses,
@@ -24,6 +23,7 @@ from tokencredit.engine.functions.responses import (
 from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_sum
+from tokencredit.pipeline.build import build_correction, build_objective
 
 SKYRL = EngineHooks(
     "SkyRL",

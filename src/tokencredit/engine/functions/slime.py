@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tokencredit.build import build_correction, build_objective
 from tokencredit.config import Recipe
 from tokencredit.engine.functions.limits import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.engine.functions.responses import (
@@ -29,6 +28,7 @@ from tokencredit.engine.functions.slime_settings import check_settings
 from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_sum
+from tokencredit.pipeline.build import build_correction, build_objective
 
 SLIME = EngineHooks(
     "slime",

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.batch_file import StoredBatch
 from tokencredit.engine.local.step import Stepper, TrainedBatch
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Tell
 from tokencredit.optim.update import TakenStep, as_result, as_taken
+from tokencredit.pipeline.credit import StageState
 from tokencredit.timing import Stopwatch
 
 

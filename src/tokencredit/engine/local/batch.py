@@ -6,8 +6,8 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.engine.crediting import NOTHING_SAMPLED, SampledEvidence, StageState
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.pipeline.credit import NOTHING_SAMPLED, SampledEvidence, StageState
 from tokencredit.tasks import Problem
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tokencredit.build import needed_evidence
 from tokencredit.config import IbpoShape, ProcessCredit
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import SampledEvidence
 from tokencredit.engine.local.continuations import branch_points, solve_rates
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.respond import respond
 from tokencredit.engine.local.revise import Revisions, revise
+from tokencredit.pipeline.build import needed_evidence
+from tokencredit.pipeline.credit import SampledEvidence
 from tokencredit.policy.policy import Policy
 from tokencredit.probe.branch import BranchPoint, prefix_values
 from tokencredit.seeds import derive_seed

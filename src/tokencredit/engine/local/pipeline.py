@@ -7,12 +7,12 @@ from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import Crediting, ModelFacts
 from tokencredit.errors import ConfigError
 from tokencredit.forward.memory import Tell, silent, with_half_on_failure
 from tokencredit.forward.modes import Passes, choose_passes, feature_room
 from tokencredit.forward.packed_scoring import PassRunner, gather_packed_evidence
 from tokencredit.forward.padded import TokenEvidence, gather_evidence, head_weight, row_cost
+from tokencredit.pipeline.credit import Crediting, ModelFacts
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, Rollouts, StepPlan
 

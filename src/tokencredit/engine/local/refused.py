@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tokencredit.config.resolve import read_toml, resolve, to_toml
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import FILE as GOLD
-from tokencredit.engine.guards import STAGES, check_log_probs
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.batch import GatheredBatch
 from tokencredit.engine.local.batch_file import StoredBatch, save_batch
@@ -32,6 +30,8 @@ from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.optim.update import as_result, as_taken
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.guards import STAGES, check_log_probs
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage

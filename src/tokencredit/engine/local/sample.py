@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
+from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.stops import StopWatcher
 from tokencredit.types import Rollouts

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.local.extra import gather_extra
 from tokencredit.engine.local.grade import grade_rollouts
 from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.local.respond import respond
 from tokencredit.forward.padded import response_extent
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task

@@ -13,10 +13,8 @@ from typing import NamedTuple, TypedDict
 
 import torch
 
-from tokencredit.build import AggregatedObjective, sampled_evidence
 from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.engine.local.collect import collect
@@ -32,6 +30,8 @@ from tokencredit.forward.recompute import recomputable_layers
 from tokencredit.optim.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import TakenStep, run_plan
+from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
+from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompted import prompted

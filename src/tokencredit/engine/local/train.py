@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.crediting import StageState
 from tokencredit.engine.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.engine.gold import write_gold
-from tokencredit.engine.local import metrics
 from tokencredit.engine.local.attempt import Attempt
 from tokencredit.engine.local.checkpoint import (
     BufferedBatch,
@@ -41,11 +39,13 @@ from tokencredit.engine.local.slower import slower_in_words
 from tokencredit.engine.local.step import Stepper, learning_rate
 from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
 from tokencredit.engine.local.ways import ways_taken
-from tokencredit.engine.metrics import state_metrics
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.memory import memory_in_words
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.optim.update import as_result
+from tokencredit.pipeline import local_metrics
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.metrics import state_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
@@ -267,7 +267,7 @@ class Trainer:
             **({} if gathered is None else gathered.extra),
         }
         if (trained := attempt.trained) is not None:
-            row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
+            row |= local_metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
         return row if attempt.refusal is None else row | {"refused": 1}
 
     def _judge(self, attempt: Attempt, row: dict[str, Any], watchdog: Watchdog) -> Watchdog:

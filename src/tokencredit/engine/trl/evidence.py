@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.build import needed_evidence
 from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.build import needed_evidence
 
 
 class ScoringPass(NamedTuple):

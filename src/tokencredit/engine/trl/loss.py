@@ -8,12 +8,12 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from tokencredit.engine.crediting import Crediting
-from tokencredit.engine.ranks import Ranks
-from tokencredit.engine.training import MicroBatch, micro_batch_loss, step_statistic
 from tokencredit.engine.trl.whole_batch import Rows
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
+from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.distributed import Ranks
+from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
 IMAGES = (
     "pixel_values",

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.dealing import deal_micro_batches
-from tokencredit.engine.ranks import Ranks
-from tokencredit.engine.training import MicroBatch, gather_rows, step_seed
 from tokencredit.engine.trl.whole_batch import Rows, take_rows, trim
 from tokencredit.errors import GuardError
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.dealing import deal_micro_batches
+from tokencredit.pipeline.distributed import Ranks
+from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
 

@@ -8,11 +8,11 @@ import torch
 from trl import GRPOConfig
 
 from tokencredit.config import Recipe
-from tokencredit.engine.crediting import StageState
-from tokencredit.engine.ranks import loadable
-from tokencredit.engine.training import MicroBatch
 from tokencredit.errors import ConfigError
 from tokencredit.objective import TokenInputs
+from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.distributed import loadable
+from tokencredit.pipeline.microbatch import MicroBatch
 
 FORMAT = 1
 BATCH_SETTINGS = ("generation_batch_size", "num_generations", "steps_per_generation", "gradient_accumulation_steps", "num_iterations")

@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.training import MicroBatch, step_statistic
 from tokencredit.engine.versions import TESTED, EngineUnavailableError, require
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.microbatch import MicroBatch, step_statistic
 
 ROWS, TOKENS = 2, 3
 

@@ -15,9 +15,6 @@ from trl import GRPOConfig
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
-from tokencredit.engine.crediting import Crediting, ModelFacts, StageState
-from tokencredit.engine.metrics import credit_metrics, state_metrics
-from tokencredit.engine.ranks import ALONE, ProcessGroup, Ranks
 from tokencredit.engine.recipe import RecipeSource, read_recipe
 from tokencredit.engine.trl import saved
 from tokencredit.engine.trl.evidence import PassWatch, ScoringPass, end_tokens, head_of
@@ -28,6 +25,9 @@ from tokencredit.engine.trl.settings import optimizer_steps, refuse_lone_process
 from tokencredit.engine.trl.token_column import TokenColumn
 from tokencredit.engine.trl.whole_batch import Rows, join_ranks
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.pipeline.credit import Crediting, ModelFacts, StageState
+from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks
+from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 
 

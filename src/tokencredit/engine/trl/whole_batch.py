@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokencredit.engine.ranks import Ranks
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.distributed import Ranks
 
 LEFT_PADDED = frozenset({"prompt_ids", "prompt_mask"})
 PADDED = LEFT_PADDED | {

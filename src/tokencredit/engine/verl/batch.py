@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from tokencredit.credit import CreditOutcome
-from tokencredit.engine.crediting import CreditedBatch, Crediting, ModelFacts, StageState
-from tokencredit.engine.dealing import share_evenly
 from tokencredit.engine.functions.responses import group_numbers
-from tokencredit.engine.training import gather_rows, step_seed
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
+from tokencredit.pipeline.dealing import share_evenly
+from tokencredit.pipeline.microbatch import gather_rows, step_seed
 from tokencredit.types import Credited, Rollouts, StepPlan
 
 AskWorkers = Callable[[Tensor], Tensor]

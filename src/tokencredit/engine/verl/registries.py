@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_policy_loss
 
-from tokencredit.build import AggregatedObjective, build_objective
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.engine.functions.responses import (
@@ -23,6 +22,7 @@ from tokencredit.engine.functions.responses import (
 )
 from tokencredit.engine.verl.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
 from tokencredit.errors import ConfigError
+from tokencredit.pipeline.build import AggregatedObjective, build_objective
 
 
 def register() -> list[str]:

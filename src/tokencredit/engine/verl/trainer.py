@@ -14,13 +14,13 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
-from tokencredit.engine.crediting import Crediting, StageState
-from tokencredit.engine.metrics import credit_metrics, state_metrics
 from tokencredit.engine.verl.batch import DriverBatch, credit_batch, deal
 from tokencredit.engine.verl.routes import MODE
 from tokencredit.engine.verl.settings import settle
 from tokencredit.engine.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.pipeline.credit import Crediting, StageState
+from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited
 

@@ -18,17 +18,17 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
-from tokencredit.build import AggregatedObjective, build_objective
 from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
-from tokencredit.engine.crediting import Crediting, own_part
-from tokencredit.engine.ranks import ProcessGroup
-from tokencredit.engine.training import MicroBatch, micro_batch_loss, step_statistic
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import watching_head
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
+from tokencredit.pipeline.build import AggregatedObjective, build_objective
+from tokencredit.pipeline.credit import Crediting, own_part
+from tokencredit.pipeline.distributed import ProcessGroup
+from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""

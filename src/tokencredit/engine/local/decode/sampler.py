@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokencredit.engine.guards import LOG_PROBS
 from tokencredit.engine.local.decode.family import anatomy, why_not_kernels, why_not_model
 from tokencredit.engine.local.decode.lookout import Lookout
 from tokencredit.engine.local.decode.prefill import read_prompts
@@ -22,6 +21,7 @@ from tokencredit.engine.local.decode.workspace import MOST_ENDS, Room, Workspace
 from tokencredit.engine.local.sample import Sampled, sample_plainly
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.stops import StopWatcher
 from tokencredit.types import Rollouts

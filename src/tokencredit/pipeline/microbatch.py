@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.build import AggregatedObjective
-from tokencredit.engine.ranks import ALONE, Ranks
 from tokencredit.masked import masked_sum
 from tokencredit.objective import Objective, TokenInputs, token_weight
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.distributed import ALONE, Ranks
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, PlannedStep
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tokencredit.engine.metrics import credit_metrics
 from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.objective.correction import CorrectionLevel, mismatch
+from tokencredit.pipeline.metrics import credit_metrics
 from tokencredit.types import Credited, StepPlan, StepResult
 
 

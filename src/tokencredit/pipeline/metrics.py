@@ -1,7 +1,7 @@
 """Numbers about credit and plan that every engine tells under the same names."""
 
 from tokencredit.batching.integrity import splitting_share
-from tokencredit.engine.crediting import StageState
+from tokencredit.pipeline.credit import StageState
 from tokencredit.types import Credited, StepPlan
 
 

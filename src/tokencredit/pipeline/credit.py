@@ -8,16 +8,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
-from tokencredit.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
 from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
-from tokencredit.engine.guards import check_credit, check_log_probs, check_rewards, check_scores
-from tokencredit.engine.ranks import ALONE, Ranks, merging
 from tokencredit.engine.recipe import refuse_ranks
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
+from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
+from tokencredit.pipeline.distributed import ALONE, Ranks, merging
+from tokencredit.pipeline.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan
