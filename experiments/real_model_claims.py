@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import Policy, choose_device, load_policy
+from tokencredit.rollout.sample import sample
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
 from tokencredit.storage.run_dir import describe_environment

@@ -10,11 +10,11 @@ from conformance.cases import CASES, Case
 from conformance.outcome import Outcome, batch_outcome, flat_gradient, flat_weights
 from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batches
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import run_plan
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 

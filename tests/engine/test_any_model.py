@@ -7,10 +7,10 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from engine.runs import run, small_config
-from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.sample import sample
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
 

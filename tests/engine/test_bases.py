@@ -7,10 +7,10 @@ import torch
 
 from tokencredit.bases import shipped_bases
 from tokencredit.engine.local.evaluate import Accuracy, evaluate
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.sample import sample
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.rollout.sample import sample
 from tokencredit.tasks import CotAdd, Guess, Steps, Task
 
 CPU = torch.device("cpu")

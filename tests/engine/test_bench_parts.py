@@ -22,8 +22,8 @@ from tokencredit.bench.shapes import TINY, update_flops
 from tokencredit.bench.speed import ON_SHAPES, describe_machine, module_of, tables
 from tokencredit.bench.synthetic import Load, RandomRewards, make_batch, save_model
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.sample import sample
 
 CPU = torch.device("cpu")
 BENCH = Bench(CPU, (TINY,), 1, 0, Ceilings(1e11, 1e10, "float32"), lambda _: None)

@@ -13,11 +13,11 @@ from engine.runs import small_config
 from engine.test_revise import Script, rollouts_of
 from tiny import tiny_policy
 from tokencredit.config import ProcessCredit
-from tokencredit.engine.local import continuations as module
-from tokencredit.engine.local.continuations import branch_points, solve_rates
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import Policy, load_policy
-from tokencredit.probe.branch import BranchPoint
+from tokencredit.rollout import branching as module
+from tokencredit.rollout.branch import BranchPoint
+from tokencredit.rollout.branching import branch_points, solve_rates
+from tokencredit.rollout.sample import sample
 from tokencredit.tasks import CotAdd, Problem, Steps, marks_steps
 from tokencredit.tasks.steps import apply, chain_of
 

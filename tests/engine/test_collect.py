@@ -9,20 +9,20 @@ from threading import Event
 import pytest
 import torch
 
-import tokencredit.engine.local.collect as collect_module
+import tokencredit.rollout.collect as collect_module
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.beside import beside
-from tokencredit.engine.local.collect import GradedBatch, collect
-from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.signals import Abandoned
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, gather_evidence
 from tokencredit.grade.verdict import Verdict
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import StageState
+from tokencredit.rollout.beside import beside
+from tokencredit.rollout.collect import GradedBatch, collect
+from tokencredit.rollout.grading import response_text
+from tokencredit.rollout.scoring import Pipeline
 from tokencredit.tasks import GradingTogether, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

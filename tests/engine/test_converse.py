@@ -11,18 +11,18 @@ import torch
 from engine.conversations import PROBLEMS, Counting, talkative_policy, written_by_hand
 from laws.source_edits import Edit, loaded_with
 from tiny import tiny_policy
-from tokencredit.engine.local import converse
-from tokencredit.engine.local.converse import sample_turns
-from tokencredit.engine.local.grade import grade_with_reasons
-from tokencredit.engine.local.respond import respond
-from tokencredit.engine.local.reward_parts import reward_parts
-from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import label_tokens
-from tokencredit.engine.local.turns import turn_tokens, turns_of
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import Prompting, render_chat
+from tokencredit.rollout import multi_turn
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_with_reasons
+from tokencredit.rollout.multi_turn import sample_turns
+from tokencredit.rollout.reward_parts import reward_parts
+from tokencredit.rollout.sample import sample
+from tokencredit.rollout.turns import turn_tokens, turns_of
 from tokencredit.tasks import Problem, Steps
 
 LIMIT = 14
@@ -67,23 +67,23 @@ def holds_by_hand(code: SimpleNamespace, policy: Policy) -> None:
 
 
 MUTANTS = {
-    "environment learned from": Edit("engine.local.converse", "self._append(heard, False,", "self._append(heard, True,"),
-    "environment not read": Edit("engine.local.converse", "[[*row.prompt, *row.tokens] for", "[[*row.prompt] for"),
-    "a limit per turn": Edit("engine.local.converse", "self.left -= len(written)", "self.left -= 0"),
-    "what lies beyond the limit kept": Edit("engine.local.converse", "turn.tokens[: self.left]", "turn.tokens"),
-    "one turn too many": Edit("engine.local.converse", "len(self.turns) < self.task.turns", "len(self.turns) <= self.task.turns"),
-    "cut is finished": Edit("engine.local.converse", "if not turn.ended or", "if"),
-    "nobody replies": Edit("engine.local.converse", "self._reply() if len", "None if len"),
+    "environment learned from": Edit("rollout.multi_turn", "self._append(heard, False,", "self._append(heard, True,"),
+    "environment not read": Edit("rollout.multi_turn", "[[*row.prompt, *row.tokens] for", "[[*row.prompt] for"),
+    "a limit per turn": Edit("rollout.multi_turn", "self.left -= len(written)", "self.left -= 0"),
+    "what lies beyond the limit kept": Edit("rollout.multi_turn", "turn.tokens[: self.left]", "turn.tokens"),
+    "one turn too many": Edit("rollout.multi_turn", "len(self.turns) < self.task.turns", "len(self.turns) <= self.task.turns"),
+    "cut is finished": Edit("rollout.multi_turn", "if not turn.ended or", "if"),
+    "nobody replies": Edit("rollout.multi_turn", "self._reply() if len", "None if len"),
 }
 
 
 def test_a_conversation_is_what_one_writes_by_hand(policy: Policy) -> None:
-    holds_by_hand(loaded_with(["engine.local.converse"]), policy)
+    holds_by_hand(loaded_with(["rollout.multi_turn"]), policy)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_conversation_would_be_noticed(policy: Policy, name: str) -> None:
-    broken = loaded_with(["engine.local.converse"], MUTANTS[name])
+    broken = loaded_with(["rollout.multi_turn"], MUTANTS[name])
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         holds_by_hand(broken, policy)
 
@@ -177,7 +177,7 @@ def test_a_breakdown_in_a_later_turn_names_the_responses_of_the_batch(policy: Po
             raise BadNumbersError("log-probs", "broken down", range(len(prompts)))
         return sample(policy, prompts, **knobs)
 
-    monkeypatch.setattr(converse, "sample", breaking)
+    monkeypatch.setattr(multi_turn, "sample", breaking)
     with pytest.raises(BadNumbersError, match="broken down") as found:
         sample_turns(policy, Counting(), PROBLEMS, group_size=2, max_new_tokens=LIMIT, seed=5)
     assert (found.value.stage, found.value.rows) == ("log-probs", tuple(going))

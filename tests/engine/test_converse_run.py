@@ -13,17 +13,17 @@ from engine.runs import files_of, rows_of, run, same_weights, small_config, step
 from tiny import CONSTANT, gradient_of, plan_for
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.engine.local.converse import sample_turns
 from tokencredit.engine.local.fit import check_turns
 from tokencredit.engine.local.replay import recreate
 from tokencredit.engine.local.showcase import showcase
-from tokencredit.engine.local.turns import turns_of
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.multi_turn import sample_turns
+from tokencredit.rollout.turns import turns_of
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch

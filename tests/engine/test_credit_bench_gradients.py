@@ -18,12 +18,12 @@ from tokencredit.bench.credit.quality import axes_of
 from tokencredit.config import UniformCredit
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.recipes.entry import varied
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import response_logits, row_cost
 from tokencredit.kernels import entropy_of, token_logp
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 
 SEED = 11

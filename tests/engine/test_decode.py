@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from tiny import tiny_policy
-from tokencredit.engine.local.decode import FastSampler, prefill
-from tokencredit.engine.local.decode.steps import slot_counts
-from tokencredit.engine.local.sample import Sampled, sample, sample_plainly
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.stops import StopWatcher
+from tokencredit.rollout.cuda_graph import FastSampler, prefill
+from tokencredit.rollout.cuda_graph.steps import slot_counts
+from tokencredit.rollout.sample import Sampled, sample, sample_plainly
 from tokencredit.types import Rollouts
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10], [5, 6, 7]]

@@ -6,9 +6,9 @@ import torch
 from engine.runs import small_config
 from tokencredit.engine.local import evaluate as module
 from tokencredit.engine.local.evaluate import evaluate
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.rollout.sample import sample
 from tokencredit.tasks import Steps
 
 

@@ -13,15 +13,15 @@ import torch
 from engine.runs import files_of, newest, rows_of, run, small_config, stepper_of, weights
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import collect, continuations, revise
 from tokencredit.engine.local import step as training_step
-from tokencredit.engine.local.extra import ExtraEvidence
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.local_metrics import step_metrics
+from tokencredit.rollout import branching, collect, revision
+from tokencredit.rollout.extra import ExtraEvidence
+from tokencredit.rollout.scoring import Pipeline
 from tokencredit.storage.manifest import write_manifest
 from tokencredit.timing import Stopwatch
 
@@ -90,7 +90,7 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(module, name, counting)
 
-    for module, name_there in ((collect, "respond"), (revise, "sample"), (continuations, "sample")):
+    for module, name_there in ((collect, "respond"), (revision, "sample"), (branching, "sample")):
         count_draws(module, name_there)
     config = lean(**RECIPES[name])
     result = run(config, tmp_path / "run").result

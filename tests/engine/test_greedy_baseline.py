@@ -12,13 +12,14 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import extra, step
-from tokencredit.engine.local.extra import ExtraEvidence
-from tokencredit.engine.local.respond import respond
-from tokencredit.engine.local.sample import sample
+from tokencredit.engine.local import step
 from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout import extra
+from tokencredit.rollout.extra import ExtraEvidence
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.sample import sample
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
 

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-import tokencredit.engine.local.pipeline as pipeline_module
 import tokencredit.engine.local.step as step_module
 import tokencredit.forward.modes as passes_module
 import tokencredit.forward.packed_scoring as evidence_module
 import tokencredit.optim.update as update_module
+import tokencredit.rollout.scoring as pipeline_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
 from tokencredit.forward.packed import packed_hidden
@@ -31,6 +30,7 @@ from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import build_objective
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.scoring import Pipeline
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.converse import hear
 from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompted import prompted
 from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, render_reply
+from tokencredit.rollout.multi_turn import hear
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of
 from tokencredit.tasks.tokenizer import character_tokenizer

@@ -16,13 +16,13 @@ from engine.runs import small_config
 from tiny import tiny_policy
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import revise as module
-from tokencredit.engine.local.collect import collect
-from tokencredit.engine.local.grade import response_text
-from tokencredit.engine.local.revise import Comparison, Revisions, choose_comparisons, revise
-from tokencredit.engine.local.sample import Sampled
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.rollout import revision as module
+from tokencredit.rollout.collect import collect
+from tokencredit.rollout.grading import response_text
+from tokencredit.rollout.revision import Comparison, Revisions, choose_comparisons, revise
+from tokencredit.rollout.sample import Sampled
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

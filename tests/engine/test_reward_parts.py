@@ -9,9 +9,9 @@ import torch
 from engine.runs import rows_of, run, small_config, stepper_of
 from tiny import tiny_policy
 from tokencredit.config.train import Reward
-from tokencredit.engine.local.reward_parts import bonus, part_means, reward_parts
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.prompting import Prompting
+from tokencredit.rollout.reward_parts import bonus, part_means, reward_parts
 from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tiny import tiny_policy
-from tokencredit.engine.local.sample import sample
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.sample import sample
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10]]
 

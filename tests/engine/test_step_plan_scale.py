@@ -9,12 +9,12 @@ import torch
 
 from engine.runs import small_config
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.optim.update import StepGradient, accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.scoring import Pipeline
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 TEMPERATURE = 0.7

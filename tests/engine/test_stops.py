@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.stops import tokens_up_to_stop
+from tokencredit.rollout.sample import sample
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.sample import sample, sample_plainly
-from tokencredit.engine.local.sampler import with_sampler
-from tokencredit.engine.local.vllm_sampler import VllmSampler
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.stops import StopWatcher
+from tokencredit.rollout.sample import sample, sample_plainly
+from tokencredit.rollout.sampler import with_sampler
+from tokencredit.rollout.vllm import VllmSampler
 
 PROMPTS = [[3, 4, 5], [6, 7], [3, 4, 5, 6]]
 DRAWING: dict[str, Any] = {"group_size": 4, "max_new_tokens": 6, "seed": 3, "temperature": 0.8}

@@ -14,12 +14,12 @@ from engine.runs import rows_of, run, small_config
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.engine.local import ways
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.engine.local.ways import ways_taken
 from tokencredit.forward import modes as passes_module
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
 from tokencredit.report.folder import Run
 from tokencredit.report.methods import methods
+from tokencredit.rollout.scoring import Pipeline
 
 
 class FastSampler:

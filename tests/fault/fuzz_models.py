@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from fault.fuzz import Trial, damage_values, damaged, flip_bits, lasting_folder
 from tiny import tiny_policy
-from tokencredit.engine.local.sample import sample
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.sample import sample
 
 WEIGHTS = "model.safetensors"
 

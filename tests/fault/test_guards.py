@@ -17,7 +17,6 @@ from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, sm
 from fault.command import SMALL, tokencredit
 from forked import run_forked
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import collect, sample
 from tokencredit.engine.local.refused import replay
 from tokencredit.engine.local.train import train
 from tokencredit.engine.local.watchdog import Watchdog
@@ -25,6 +24,7 @@ from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.optim import update
 from tokencredit.pipeline import credit, guards
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout import collect, sample
 
 ROW = 5
 """The response that goes wrong."""
@@ -324,8 +324,8 @@ def test_a_replay_keeps_hidden_states_no_longer_than_training_does(
     with pytest.MonkeyPatch.context() as patch:
         poison(patch)
         run(quiet_config(steps=2, recipe="delta"), tmp_path / "run")
-    from tokencredit.engine.local.pipeline import Pipeline
     from tokencredit.engine.local.step import Stepper
+    from tokencredit.rollout.scoring import Pipeline
 
     hidden: list[weakref.ref[torch.Tensor]] = []
     at_the_step: list[bool] = []

@@ -13,7 +13,6 @@ from fault.command import SMALL
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.engine.local.refused import _score_again
-from tokencredit.engine.local.sample import sample_plainly
 from tokencredit.engine.local.showcase import showcase
 from tokencredit.errors import GuardError
 from tokencredit.forward import padded
@@ -24,6 +23,7 @@ from tokencredit.optim import update
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState
+from tokencredit.rollout.sample import sample_plainly
 from tokencredit.timing import Stopwatch
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
@@ -177,7 +177,7 @@ def test_whoever_scores_gives_back_first_what_the_sampler_keeps(dies: str, tmp_p
 
 
 def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.engine.local import collect
+    from tokencredit.rollout import collect
 
     def too_large(*given: Any, **named: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB")

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import made_up_credit, plan_for
 from tokencredit.config.resolve import resolve, to_toml
-from tokencredit.engine.local.sample import sample
 from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
@@ -21,6 +20,7 @@ from tokencredit.report.folder import Run
 from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.tokens import StepTokens, read_step
+from tokencredit.rollout.sample import sample
 from tokencredit.rollout_file.read import read_rollouts
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows

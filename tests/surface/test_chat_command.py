@@ -17,12 +17,12 @@ from fault.command import assert_refused
 from forked import run_forked
 from tiny import tiny_policy
 from tokencredit.commands import chat
-from tokencredit.engine.local import stream as module
-from tokencredit.engine.local.sample import sample
-from tokencredit.engine.local.stream import Conversation, draw, stream
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.policy.prompting import Prompting
+from tokencredit.rollout import stream as module
+from tokencredit.rollout.sample import sample
+from tokencredit.rollout.stream import Conversation, draw, stream
 from tokencredit.tasks import Steps
 
 QUESTION = "6+4-3-9-2="

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import load_policy
+from tokencredit.rollout.sample import sample
 
 QUIET_SECONDS = 0.02
 """When no request has come for this long, those that wait are answered."""

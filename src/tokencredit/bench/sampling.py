@@ -12,8 +12,8 @@ from tokencredit.bench.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.bench.shapes import Row, Shape, build_model, forward_flops
 from tokencredit.bench.synthetic import Load, make_batch, make_policy
 from tokencredit.bench.timing import Call, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.sample import sample
 
 
 def loads(bench: Bench) -> list[Load]:
@@ -87,8 +87,8 @@ class Drawing:
 
 def fast_policy(policy: Policy, dtype: str) -> Policy | str:
     """The policy with the fast sampler, or why it cannot have it."""
-    from tokencredit.engine.local.decode import why_not
-    from tokencredit.engine.local.sampler import with_sampler
+    from tokencredit.rollout.cuda_graph import why_not
+    from tokencredit.rollout.sampler import with_sampler
 
     reason = why_not(policy, dtype)
     return with_sampler(policy, "fast", dtype=dtype) if reason is None else reason

@@ -19,8 +19,8 @@ from tokencredit.storage.run_dir import RunFolder
 from tokencredit.visible import visible
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.stream import Conversation
     from tokencredit.policy.policy import Policy
+    from tokencredit.rollout.stream import Conversation
 
 COMMANDS = "/new starts over, /quit leaves"
 TOKENS = 256
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     config = resolve([stored_layer(options.model)]) if is_run(options.model) and not options.raw else None
     if options.raw and options.system is not None:
         raise ConfigError("system is set but --raw puts the text as it is; leave one of them out")
-    from tokencredit.engine.local.stream import Conversation
+    from tokencredit.rollout.stream import Conversation
 
     policy = _policy(options, config)
     conversation = Conversation(policy, remembers=config is None and policy.prompting.chat)
@@ -139,7 +139,7 @@ def _lines(conversation: "Conversation", model: str) -> Iterator[str]:
 
 def _answer(conversation: "Conversation", text: str, options: ChatOptions, limit: int, *, turn: int) -> None:
     """Written as it is drawn. Ctrl-C stops an answer, not the conversation."""
-    from tokencredit.engine.local.stream import stream
+    from tokencredit.rollout.stream import stream
 
     prompt = conversation.ask(text)
     heard, printed = "", 0

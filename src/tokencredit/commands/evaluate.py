@@ -133,8 +133,8 @@ def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list[
 
 
 def _policy(model: str, setting: Setting) -> "Policy":
-    from tokencredit.engine.local.sampler import with_sampler
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
+    from tokencredit.rollout.sampler import with_sampler
 
     config = setting.config
     policy = load_policy(

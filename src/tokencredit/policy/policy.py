@@ -8,11 +8,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils import logging as transformers_logging
 
 from tokencredit.config.train import TAGS
-from tokencredit.engine.local.sampler import Sampler
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.policy.token_text import joining_pieces, text_alone
+from tokencredit.rollout.sampler import Sampler
 
 TINY_PARAMETERS = 5_000_000
 

@@ -9,9 +9,7 @@ from torch import Tensor
 from tokencredit.bench.credit.contenders import Contender
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.extra import ExtraEvidence, gather_extra
 from tokencredit.engine.local.fit import check_fit
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import step_kappa
@@ -19,6 +17,8 @@ from tokencredit.pipeline.build import needed_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.extra import ExtraEvidence, gather_extra
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 

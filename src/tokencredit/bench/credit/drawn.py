@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.pipeline import Pipeline
-from tokencredit.engine.local.respond import respond
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.rollout.scoring import Pipeline
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts

@@ -20,10 +20,10 @@ from tokencredit.bench.credit.prefix_tree import CERTAIN
 from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.fit import check_fit
-from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import choose_device, load_policy, set_threads
 from tokencredit.policy.prompted import prompted
+from tokencredit.rollout.sampler import with_sampler
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
 

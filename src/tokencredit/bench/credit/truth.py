@@ -6,8 +6,8 @@ from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.bench.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
-from tokencredit.engine.local.sample import sample
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.sample import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.respond import respond
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.tasks import Problem, Task
 
 ROWS_AT_ONCE = 1024

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.grade import grade_rollouts, grade_with_reasons, response_text
-from tokencredit.engine.local.respond import respond
-from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
-from tokencredit.engine.local.sample import Sampled
 from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.forward.padded import response_extent
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts, grade_with_reasons, response_text
+from tokencredit.rollout.reward_parts import RIGHT, reward_parts
+from tokencredit.rollout.sample import Sampled
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, gold_answer
 
@@ -44,7 +44,7 @@ class Measured:
     entropy: float
     """Mean over sampled tokens, in nats, at the temperature of sampling."""
     parts: Mapping[str, float]
-    """Means of the reward's parts; engine/local/reward_parts.py says what each is."""
+    """Means of the reward's parts; rollout/reward_parts.py says what each is."""
     ungraded: float
     """Share of sampled responses that could not be graded; they count as wrong."""
     reasons: Mapping[str, int]

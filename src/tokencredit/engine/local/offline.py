@@ -14,13 +14,13 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
 from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence, row_cost
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, Rollouts, Scored

@@ -12,12 +12,12 @@ from torch import Tensor
 from tokencredit.config.train import TrainConfig
 from tokencredit.diagnose.summary import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.engine.local.continuations import solve_rates
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.respond import respond
 from tokencredit.forward.padded import gather_evidence, response_extent
 from tokencredit.policy.policy import Policy
-from tokencredit.probe.branch import BranchPoint
+from tokencredit.rollout.branch import BranchPoint
+from tokencredit.rollout.branching import solve_rates
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.respond import respond
 from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.extra import gather_extra
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 

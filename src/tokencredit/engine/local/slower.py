@@ -1,9 +1,9 @@
 """Why a run on a GPU is slower than it could be: fast paths that were left to choose themselves and could not be taken."""
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.decode import why_not
 from tokencredit.forward.packed import why_not_packed
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.cuda_graph import why_not
 
 
 def slower_in_words(config: TrainConfig, policy: Policy) -> list[str]:

@@ -17,11 +17,6 @@ from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
 from tokencredit.engine.gold import check_gold
 from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
-from tokencredit.engine.local.collect import collect
-from tokencredit.engine.local.extra import gather_extra
-from tokencredit.engine.local.pipeline import Pipeline, facts_of
-from tokencredit.engine.local.reward_parts import bonus, part_means
-from tokencredit.engine.local.sampler import with_sampler
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Tell, silent
 from tokencredit.forward.modes import Passes, choose_passes
@@ -35,6 +30,11 @@ from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompted import prompted
+from tokencredit.rollout.collect import collect
+from tokencredit.rollout.extra import gather_extra
+from tokencredit.rollout.reward_parts import bonus, part_means
+from tokencredit.rollout.sampler import with_sampler
+from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task

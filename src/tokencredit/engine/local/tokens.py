@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.diagnose.table import token_table
-from tokencredit.engine.local.turns import turn_tokens
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.turns import turn_tokens
 from tokencredit.tasks import Problem, Task, step_verdicts
 from tokencredit.types import Credited, Rollouts, StepPlan
 

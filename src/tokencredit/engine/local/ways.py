@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.decode import why_not
-from tokencredit.engine.local.pipeline import Pipeline
 from tokencredit.forward.modes import Passes, why_not_compiled
 from tokencredit.forward.packed import why_not_packed
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.cuda_graph import why_not
+from tokencredit.rollout.scoring import Pipeline
 
 ASKED, FASTEST, NO_GPU = "asked for", "the fastest that can be taken here", "the model is not on a GPU"
 

@@ -13,7 +13,6 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.engine.local.checkpoint import Progress, save_model
 from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.engine.local.listener import Listener
-from tokencredit.engine.local.reward_parts import part_means, reward_parts
 from tokencredit.engine.local.signals import StopRequest
 from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.engine.trl.planned import PlannedBatch
@@ -22,6 +21,7 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.pipeline.local_metrics import step_metrics
 from tokencredit.pipeline.metrics import state_metrics
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.reward_parts import part_means, reward_parts
 from tokencredit.storage.atomic import remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest

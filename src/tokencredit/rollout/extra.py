@@ -7,14 +7,14 @@ from torch import Tensor
 
 from tokencredit.config import IbpoShape, ProcessCredit
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.continuations import branch_points, solve_rates
-from tokencredit.engine.local.grade import grade_rollouts
-from tokencredit.engine.local.respond import respond
-from tokencredit.engine.local.revise import Revisions, revise
 from tokencredit.pipeline.build import needed_evidence
 from tokencredit.pipeline.credit import SampledEvidence
 from tokencredit.policy.policy import Policy
-from tokencredit.probe.branch import BranchPoint, prefix_values
+from tokencredit.rollout.branch import BranchPoint, prefix_values
+from tokencredit.rollout.branching import branch_points, solve_rates
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.rollout.revision import Revisions, revise
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts

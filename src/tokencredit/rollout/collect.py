@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.beside import beside
-from tokencredit.engine.local.demonstrations import demonstrated
-from tokencredit.engine.local.grade import grade_with_reasons
-from tokencredit.engine.local.respond import respond
-from tokencredit.engine.local.reward_parts import RIGHT, reward_parts
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.guards import check_scores
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.beside import beside
+from tokencredit.rollout.demonstrations import demonstrated
+from tokencredit.rollout.generate import respond
+from tokencredit.rollout.grading import grade_with_reasons
+from tokencredit.rollout.reward_parts import RIGHT, reward_parts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import GradingTogether, Problem, Task
 from tokencredit.timing import Stopwatch

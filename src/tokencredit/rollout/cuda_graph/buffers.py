@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine.local.decode.family import Anatomy
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, Keys, Knobs, Rotary, Slots, Statistics, Written, blocks, square_tile
+from tokencredit.rollout.cuda_graph.supported_models import Anatomy
 
 LONGER_BY = 64
 """Prompts differ in length from step to step; room for them is rounded up to this."""

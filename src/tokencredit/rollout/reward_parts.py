@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import Reward
-from tokencredit.engine.local.turns import on_cpu, turn_tokens
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.turns import on_cpu, turn_tokens
 from tokencredit.types import Rollouts
 
 RIGHT = 1.0

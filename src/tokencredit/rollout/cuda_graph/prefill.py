@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from tokencredit.engine.local.decode.family import Anatomy, Layer
-from tokencredit.engine.local.decode.workspace import Workspace
 from tokencredit.kernels.decode.reference import normed, squares_of, turned, weighted_of
+from tokencredit.rollout.cuda_graph.buffers import Workspace
+from tokencredit.rollout.cuda_graph.supported_models import Anatomy, Layer
 
 TOKENS_IN_A_PASS = 32768
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.engine.local.decode.workspace import Workspace
 from tokencredit.policy.stops import StopWatcher
+from tokencredit.rollout.cuda_graph.buffers import Workspace
 
 
 class _Question(NamedTuple):

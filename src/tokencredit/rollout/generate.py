@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tokencredit.engine.local.converse import sample_turns
-from tokencredit.engine.local.sample import Sampled, sample
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.multi_turn import sample_turns
+from tokencredit.rollout.sample import Sampled, sample
 from tokencredit.tasks import Conversing, Problem, Task
 
 

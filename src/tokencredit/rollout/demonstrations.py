@@ -8,9 +8,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.converse import hear
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.multi_turn import hear
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Demonstrating, DemonstratingTurns, Problem, Task, revision_prompt
 from tokencredit.types import Rollouts

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from tokencredit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.sample import Sampled
     from tokencredit.policy.policy import Policy
+    from tokencredit.rollout.sample import Sampled
 
 SamplerName = Literal["auto", "plain", "fast", "vllm"]
 
@@ -40,10 +40,10 @@ def with_sampler(policy: "Policy", name: SamplerName, *, dtype: str, memory: flo
     if name == "plain":
         return replace(policy, sampler=None)
     if name == "vllm":
-        from tokencredit.engine.local.vllm_sampler import VllmSampler
+        from tokencredit.rollout.vllm import VllmSampler
 
         return replace(policy, sampler=VllmSampler(policy, memory=memory))
-    from tokencredit.engine.local.decode import FastSampler, why_not
+    from tokencredit.rollout.cuda_graph import FastSampler, why_not
 
     reason = why_not(policy, dtype)
     if name == "auto" and (reason is not None or policy.device.type != "cuda" or dtype != "bfloat16"):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tokencredit.engine.local.decode.family import Anatomy, Layer, anatomy
+from tokencredit.rollout.cuda_graph.supported_models import Anatomy, Layer, anatomy
 
 
 class Weights:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.engine.local.turns import on_cpu, turns_of
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.turns import on_cpu, turns_of
 from tokencredit.tasks import Conversing, Problem, Task, turn_verdicts, verdicts
 from tokencredit.types import Rollouts
 

@@ -4,9 +4,9 @@ from types import ModuleType
 
 import torch
 
-from tokencredit.engine.local.decode.family import Anatomy
-from tokencredit.engine.local.decode.workspace import Workspace
 from tokencredit.kernels.decode.state import HeadNorm, Slots, Statistics
+from tokencredit.rollout.cuda_graph.buffers import Workspace
+from tokencredit.rollout.cuda_graph.supported_models import Anatomy
 
 
 def draw_tokens(kernels: ModuleType, body: Anatomy, space: Workspace, count: int) -> None:

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokencredit.engine.local.decode.family import anatomy, why_not_kernels, why_not_model
-from tokencredit.engine.local.decode.lookout import Lookout
-from tokencredit.engine.local.decode.prefill import read_prompts
-from tokencredit.engine.local.decode.steps import Steps, draw_tokens, slot_counts
-from tokencredit.engine.local.decode.weights import Weights
-from tokencredit.engine.local.decode.workspace import MOST_ENDS, Room, Workspace, bytes_for
-from tokencredit.engine.local.sample import Sampled, sample_plainly
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.stops import StopWatcher
+from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Workspace, bytes_for
+from tokencredit.rollout.cuda_graph.polling import Lookout
+from tokencredit.rollout.cuda_graph.prefill import read_prompts
+from tokencredit.rollout.cuda_graph.steps import Steps, draw_tokens, slot_counts
+from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
+from tokencredit.rollout.cuda_graph.weights import Weights
+from tokencredit.rollout.sample import Sampled, sample_plainly
 from tokencredit.types import Rollouts
 
 Backend = Literal["fast", "plain"]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tokencredit.engine.local.sample import Sampled, sample
-from tokencredit.engine.local.turns import on_cpu
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import render_reply
+from tokencredit.rollout.sample import Sampled, sample
+from tokencredit.rollout.turns import on_cpu
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Conversing, Problem
 from tokencredit.types import Rollouts
