@@ -20,11 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tokencredit import resolve, train
 from tokencredit.config.resolve import read_toml
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.listener import NobodyWatching
 from tokencredit.forward.trained import trained_parameters
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import describe_environment
+from tokencredit.trainer.callbacks import NobodyWatching
+from tokencredit.trainer.evaluate import Accuracy
 
 WEIGHTS = ("float32", "bfloat16", "bfloat16-stochastic")
 

@@ -15,16 +15,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.checkpoint import Progress, load_optimizer, save_checkpoint
-from tokencredit.engine.local.listener import NobodyWatching
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.train import train
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
+from tokencredit.trainer.callbacks import NobodyWatching
+from tokencredit.trainer.checkpoint import Progress, load_optimizer, save_checkpoint
+from tokencredit.trainer.loop import train
+from tokencredit.trainer.signals import StopRequest
 
 SMOLLM2_SHAPE = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tokencredit.commands.train", "tokencredit.engine.local.train", "tokencredit.engine.local.showcase"])
+_SERVER.set_forkserver_preload(["tokencredit.commands.train", "tokencredit.trainer.loop", "tokencredit.analysis.showcase"])
 
 
 def run_forked(work: Callable[[], None], *, cwd: Path, timeout: float = 120) -> CompletedProcess[str]:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from tokencredit.config.recipes import RECIPES
     from tokencredit.config.resolve import resolve
     from tokencredit.credit import delta_coefficients
-    from tokencredit.engine.local.train import train
     from tokencredit.objective import clipped_surrogate
+    from tokencredit.trainer.loop import train
     from tokencredit.types import Credited, PlannedStep, Rollouts, Scored, StepPlan, StepResult
 
 _HOME = {
@@ -28,7 +28,7 @@ _HOME = {
     "StepResult": "tokencredit.types",
     "RECIPES": "tokencredit.config.recipes",
     "resolve": "tokencredit.config.resolve",
-    "train": "tokencredit.engine.local.train",
+    "train": "tokencredit.trainer.loop",
 }
 
 __all__ = [

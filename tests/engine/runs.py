@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM
 
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.train import Outcome, train
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.checkpoints import checkpoints_in
+from tokencredit.trainer.evaluate import Accuracy
+from tokencredit.trainer.loop import Outcome, train
+from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.step import Stepper
 
 SMALL: dict[str, Any] = {
     "recipe": "delta",

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tokencredit.bases import shipped_bases
-from tokencredit.engine.local.evaluate import Accuracy, evaluate
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sample import sample
 from tokencredit.tasks import CotAdd, Guess, Steps, Task
+from tokencredit.trainer.evaluate import Accuracy, evaluate
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,6 @@ import tokencredit.rollout.collect as collect_module
 from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.signals import Abandoned
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, gather_evidence
 from tokencredit.grade.verdict import Verdict
@@ -25,6 +24,7 @@ from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.tasks import GradingTogether, Problem, Steps
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.signals import Abandoned
 from tokencredit.types import Rollouts
 
 

@@ -11,7 +11,6 @@ import torch
 from engine.conversations import PROBLEMS, Counting, talkative_policy, written_by_hand
 from laws.source_edits import Edit, loaded_with
 from tiny import tiny_policy
-from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
@@ -24,6 +23,7 @@ from tokencredit.rollout.reward_parts import reward_parts
 from tokencredit.rollout.sample import sample
 from tokencredit.rollout.turns import turn_tokens, turns_of
 from tokencredit.tasks import Problem, Steps
+from tokencredit.trainer.tokens import label_tokens
 
 LIMIT = 14
 

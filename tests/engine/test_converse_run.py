@@ -11,11 +11,10 @@ from torch.nn.functional import log_softmax
 from engine.conversations import PROBLEMS, Counting, talkative_policy
 from engine.runs import files_of, rows_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, plan_for
+from tokencredit.analysis.replay import recreate
+from tokencredit.analysis.showcase import showcase
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.engine.local.fit import check_turns
-from tokencredit.engine.local.replay import recreate
-from tokencredit.engine.local.showcase import showcase
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
@@ -27,6 +26,7 @@ from tokencredit.rollout.turns import turns_of
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.preflight import check_turns
 from tokencredit.types import Credited, Rollouts, Scored
 
 

@@ -14,7 +14,7 @@ from tokencredit.bench.credit.example_lines import worst_examples
 from tokencredit.bench.credit.measure import Clock, Measured, measure_credit
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.run import in_json
-from tokencredit.engine.local.tokens import TokenLabels, label_tokens
+from tokencredit.trainer.tokens import TokenLabels, label_tokens
 
 ORDER = CreditOrder(prompts=6, continuations=24, resamples=20, examples=3)
 

@@ -8,14 +8,14 @@ import pytest
 
 from engine.runs import run, small_config
 from tokencredit.config import knobs
-from tokencredit.engine.data import fingerprint, first_problems, hash_problems, held_out_problems
-from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.split import split_of
+from tokencredit.trainer.data import fingerprint, first_problems, hash_problems, held_out_problems
+from tokencredit.trainer.step import Stepper
 
 
 def problem(prompt: str, answer: str = "1") -> Problem:

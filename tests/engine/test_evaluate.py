@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from engine.runs import small_config
-from tokencredit.engine.local import evaluate as module
-from tokencredit.engine.local.evaluate import evaluate
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sample import sample
 from tokencredit.tasks import Steps
+from tokencredit.trainer import evaluate as module
+from tokencredit.trainer.evaluate import evaluate
 
 
 def test_accuracy_is_counted_over_problems_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,9 @@ import pytest
 import torch
 
 from engine.runs import files_of, newest, rows_of, run, small_config, stepper_of, weights
+from tokencredit.analysis.showcase import showcase
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import step as training_step
-from tokencredit.engine.local.showcase import showcase
-from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.local_metrics import step_metrics
@@ -24,6 +22,8 @@ from tokencredit.rollout.extra import ExtraEvidence
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.storage.manifest import write_manifest
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer import step as training_step
+from tokencredit.trainer.step import TrainedBatch
 
 LEAN: dict[str, Any] = {
     "steps": 2,

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import step
-from tokencredit.engine.local.step import TrainedBatch
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout import extra
@@ -22,6 +20,8 @@ from tokencredit.rollout.generate import respond
 from tokencredit.rollout.sample import sample
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer import step
+from tokencredit.trainer.step import TrainedBatch
 
 LEAN: dict[str, Any] = {
     "recipe": "remax",

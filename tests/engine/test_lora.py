@@ -17,11 +17,9 @@ from engine.test_microscope import LENS, OBJECTIVES_UNDER_TEST, a_batch
 from fault.interrupting import interrupted_at, optimizer_class
 from fault.test_guards import poison_rewards
 from tiny import CONSTANT, tiny_policy
+from tokencredit.analysis.replay import recreate
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
-from tokencredit.engine.local.checkpoint import save_model
-from tokencredit.engine.local.refused import replay
-from tokencredit.engine.local.replay import recreate
 from tokencredit.errors import ConfigError
 from tokencredit.forward.first_order import predicted_change
 from tokencredit.forward.trained import trained_parameters
@@ -31,6 +29,8 @@ from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.lora import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.storage.run_dir import RunFolder
+from tokencredit.trainer.checkpoint import save_model
+from tokencredit.trainer.failed_batch import replay
 
 LORA = Lora(rank=3, alpha=6.0)
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from engine.runs import small_config
+from tokencredit.analysis import measure as module
+from tokencredit.analysis.measure import Measured, measure
+from tokencredit.analysis.suitability import Ladder, best_of, judge
 from tokencredit.config.task import StepsTask
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local import measure as module
-from tokencredit.engine.local.measure import Measured, measure
-from tokencredit.engine.local.suits import Ladder, best_of, judge
 from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.intervals import wilson
 from tokencredit.policy.policy import Policy, load_policy

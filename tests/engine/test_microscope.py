@@ -240,7 +240,7 @@ def test_a_look_is_let_go_before_the_next_step(tmp_path: Path, monkeypatch: pyte
             super().__init__(*given)
             alive.add(self)
 
-    monkeypatch.setattr("tokencredit.engine.local.step.Microscope", Counted)
+    monkeypatch.setattr("tokencredit.trainer.step.Microscope", Counted)
     run(small_config(diagnose=LOOKS | {"every": 1}), tmp_path / "run")
     assert most == [0, 0, 0, 0]
 
@@ -266,7 +266,7 @@ def test_never_looking_makes_no_microscope(monkeypatch: pytest.MonkeyPatch, tmp_
     def forbidden(*_: object) -> None:
         raise AssertionError("a microscope was made")
 
-    monkeypatch.setattr("tokencredit.engine.local.step.Microscope", forbidden)
+    monkeypatch.setattr("tokencredit.trainer.step.Microscope", forbidden)
     run(small_config(), tmp_path / "run")
     assert not (tmp_path / "run" / "findings").exists()
     with pytest.raises(AssertionError, match="a microscope was made"):

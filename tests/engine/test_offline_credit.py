@@ -10,10 +10,9 @@ from pyarrow import parquet
 
 from engine.runs import run, small_config
 from fault.command import tokencredit
+from tokencredit.analysis.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
-from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy, load_policy
@@ -23,6 +22,7 @@ from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows
 from tokencredit.storage.run_dir import TOKEN_COLUMNS
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.step import Stepper
 from tokencredit.types import Credited
 
 SAMPLED = {"vineppo", "ibpo", "ibpo-mask", "remax"}

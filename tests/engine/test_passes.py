@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-import tokencredit.engine.local.step as step_module
 import tokencredit.forward.modes as passes_module
 import tokencredit.forward.packed_scoring as evidence_module
 import tokencredit.optim.update as update_module
 import tokencredit.rollout.scoring as pipeline_module
+import tokencredit.trainer.step as step_module
 from engine.runs import small_config, stepper_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.resolve import resolve

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompted import prompted
@@ -18,6 +17,7 @@ from tokencredit.rollout.multi_turn import hear
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of
 from tokencredit.tasks.tokenizer import character_tokenizer
+from tokencredit.trainer.tokens import label_tokens
 from tokencredit.types import Rollouts
 
 TEMPLATE = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.runs import files_of, run, same_weights, small_config
-from tokencredit.engine.local.checkpoint import Progress, load_progress
+from tokencredit.trainer.checkpoint import Progress, load_progress
 
 REMEMBERING: dict[str, dict[str, Any]] = {
     "momentum": {"recipe": "delta-momentum"},
@@ -35,6 +35,6 @@ def test_a_resume_that_forgot_the_direction_would_be_noticed(tmp_path: Path, mon
         assert "direction" in progress.stage_state["credit"]
         return replace(progress, stage_state={**progress.stage_state, "credit": {}})
 
-    monkeypatch.setattr("tokencredit.engine.local.resume.load_progress", forgetful)
+    monkeypatch.setattr("tokencredit.trainer.resume.load_progress", forgetful)
     run(config, tmp_path / "cut", resume=True)
     assert not same_weights(tmp_path / "whole", tmp_path / "cut")

@@ -7,7 +7,7 @@ import pytest
 
 from engine.runs import files_of, newest, run, small_config
 from fault.command import tokencredit
-from tokencredit.engine.local.replay import nearest_start, recreate
+from tokencredit.analysis.replay import nearest_start, recreate
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_file.rows import rollout_rows
 from tokencredit.rollout_file.write import write_rows

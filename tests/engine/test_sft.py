@@ -12,14 +12,14 @@ from tokencredit.commands.flags import parse_train
 from tokencredit.commands.sft import SFT
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.fit import check_turns
-from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.credit import StageState
 from tokencredit.rollout.turns import turn_tokens, turns_of
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.preflight import check_turns
+from tokencredit.trainer.step import Stepper
 
 SMALL: dict[str, Any] = {
     "steps": 3,

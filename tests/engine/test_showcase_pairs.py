@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from engine.runs import small_config
-from tokencredit.engine.local.showcase import _contrasts, showcase
-from tokencredit.engine.local.train import Trainer
+from tokencredit.analysis.showcase import _contrasts, showcase
 from tokencredit.pipeline.credit import StageState
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
+from tokencredit.trainer.loop import Trainer
 
 NAN = math.nan
 

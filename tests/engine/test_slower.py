@@ -8,8 +8,8 @@ import torch
 
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local import slower
-from tokencredit.engine.local.slower import slower_in_words
+from tokencredit.trainer import slower
+from tokencredit.trainer.slower import slower_in_words
 
 
 def told(kind: str, **given: Any) -> list[str]:

@@ -23,15 +23,15 @@ from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import Track, TrainConfig
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.train import train
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import TRACKERS
 from tokencredit.track.identity import identify
 from tokencredit.track.protocol import Tracked
 from tokencredit.track.tracking import Tracking, numbers_in
+from tokencredit.trainer.evaluate import Accuracy
+from tokencredit.trainer.loop import train
+from tokencredit.trainer.signals import StopRequest
 
 Points = dict[str, list[tuple[int, float]]]
 BEFORE = Accuracy(greedy=0.25, sampled=0.5, pass_at_k=0.75, k=2, mixed_groups=0.5, length=9.0, problems=4)

@@ -13,13 +13,13 @@ from transformers import LlamaConfig
 from engine.runs import rows_of, run, small_config
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local import ways
-from tokencredit.engine.local.ways import ways_taken
 from tokencredit.forward import modes as passes_module
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
 from tokencredit.report.folder import Run
 from tokencredit.report.methods import methods
 from tokencredit.rollout.scoring import Pipeline
+from tokencredit.trainer import fast_paths
+from tokencredit.trainer.fast_paths import ways_taken
 
 
 class FastSampler:
@@ -36,8 +36,8 @@ def taken(chosen: Passes, *, kind: str = "cuda", draws: Any = None, **given: Any
 
 
 def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "why_not", lambda policy, dtype: "its layers are odd")
-    monkeypatch.setattr(ways, "why_not_packed", lambda model: "it has a window")
+    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: "it has a window")
     monkeypatch.setattr(passes_module, "why_no_triton", lambda: None)
     best = "the fastest that can be taken here"
     assert taken(Passes(packed=True, compiled=True), draws=FastSampler()) == {

@@ -11,9 +11,9 @@ from torch.nn import Parameter
 from engine.runs import files_of, newest, run, same_weights, small_config, stepper_of
 from fault.interrupting import interrupted_at
 from tiny import made_up_rollouts, tiny_policy
+from tokencredit.analysis.replay import recreate
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.replay import recreate
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.optim.optimizer import StochasticAdamW, make_optimizer

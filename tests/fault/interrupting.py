@@ -7,8 +7,8 @@ import pytest
 
 from engine.runs import Silent, newest
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.train import train
+from tokencredit.trainer.loop import train
+from tokencredit.trainer.signals import StopRequest
 
 
 class AskedAt:

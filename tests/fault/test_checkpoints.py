@@ -14,7 +14,6 @@ import torch
 from engine.runs import files_of, newest, run, same_weights, small_config
 from fault.command import tokencredit
 from forked import run_forked
-from tokencredit.engine.local.resume import find_resume_point
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.report.folder import Run
@@ -23,6 +22,7 @@ from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder
+from tokencredit.trainer.resume import find_resume_point
 
 CUT_AT = 3
 
@@ -306,7 +306,7 @@ def test_a_resume_that_forgot_one_generator_would_be_noticed(tmp_path: Path, mon
         run(small_config(), tmp_path / name, stop_after=2)
     run(small_config(), tmp_path / "right", resume=True)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "right")
-    monkeypatch.setattr("tokencredit.engine.local.train.load_generators", lambda folder: None)
+    monkeypatch.setattr("tokencredit.trainer.loop.load_generators", lambda folder: None)
     run(small_config(), tmp_path / "forgetful", resume=True)
     assert not same_weights(tmp_path / "whole", tmp_path / "forgetful")
 
@@ -316,7 +316,7 @@ def test_the_generators_come_back_to_the_draw() -> None:
 
     import numpy
 
-    from tokencredit.engine.local.generators import generator_states, restore_generators, seed_generators
+    from tokencredit.trainer.rng_state import generator_states, restore_generators, seed_generators
 
     def draws() -> list[float]:
         return [random.gauss(0, 1), float(numpy.random.normal()), float(torch.randn(())), random.random()]

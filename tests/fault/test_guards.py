@@ -17,14 +17,14 @@ from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, sm
 from fault.command import SMALL, tokencredit
 from forked import run_forked
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.refused import replay
-from tokencredit.engine.local.train import train
-from tokencredit.engine.local.watchdog import Watchdog
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.optim import update
 from tokencredit.pipeline import credit, guards
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout import collect, sample
+from tokencredit.trainer.failed_batch import replay
+from tokencredit.trainer.health import Watchdog
+from tokencredit.trainer.loop import train
 
 ROW = 5
 """The response that goes wrong."""
@@ -124,7 +124,7 @@ def test_after_a_refused_batch_the_next_one_is_trained_on(tmp_path: Path, stage:
 
 def policies_of(patch: pytest.MonkeyPatch) -> list[Any]:
     """Every policy that is loaded from now on."""
-    from tokencredit.engine.local.step import Stepper
+    from tokencredit.trainer.step import Stepper
 
     loaded: list[Any] = []
     load = Stepper.__init__
@@ -161,7 +161,7 @@ def test_optimizer_steps_before_the_bad_one_stay_taken(tmp_path: Path, monkeypat
 
 
 def test_so_many_refused_steps_in_a_row_stop_the_run_and_the_last_good_state_is_the_newest(tmp_path: Path) -> None:
-    from tokencredit.engine.local.step import Stepper
+    from tokencredit.trainer.step import Stepper
 
     plan = Stepper.plan
 
@@ -214,7 +214,7 @@ def test_a_policy_of_nan_is_stopped_with_code_three(tmp_path: Path) -> None:
 
 
 def test_the_last_three_dumps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.engine.local.step import Stepper
+    from tokencredit.trainer.step import Stepper
 
     def bad(self: Any, number: int, *given: Any) -> Any:
         raise BadNumbersError("credit", "made up", [1])
@@ -301,16 +301,16 @@ def test_a_replay_takes_the_step_that_the_run_would_have_taken(tmp_path: Path, m
         poison_loss(patch)
         run(quiet_config(steps=2, recipe="dapo"), tmp_path / "run")
     run(quiet_config(steps=2, recipe="dapo"), tmp_path / "whole")
-    from tokencredit.engine.local import refused
+    from tokencredit.trainer import failed_batch
 
     kept: list[Any] = []
-    stepper = refused.Stepper
+    stepper = failed_batch.Stepper
 
     def keeping(*given: Any, **named: Any) -> Any:
         kept.append(stepper(*given, **named))
         return kept[-1]
 
-    monkeypatch.setattr(refused, "Stepper", keeping)
+    monkeypatch.setattr(failed_batch, "Stepper", keeping)
     replay(tmp_path / "run" / "guards" / "step-000002")
     state = kept[0].policy.model.state_dict()
     assert all(torch.equal(state[name], value) for name, value in weights(tmp_path / "whole").items())
@@ -324,8 +324,8 @@ def test_a_replay_keeps_hidden_states_no_longer_than_training_does(
     with pytest.MonkeyPatch.context() as patch:
         poison(patch)
         run(quiet_config(steps=2, recipe="delta"), tmp_path / "run")
-    from tokencredit.engine.local.step import Stepper
     from tokencredit.rollout.scoring import Pipeline
+    from tokencredit.trainer.step import Stepper
 
     hidden: list[weakref.ref[torch.Tensor]] = []
     at_the_step: list[bool] = []

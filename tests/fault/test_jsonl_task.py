@@ -12,11 +12,11 @@ import torch
 from fault.command import SMALL, assert_refused
 from tokencredit.config.base import knobs
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.evaluate import evaluate
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import TASKS, GoldChecking, Jsonl, Problem, Steps, verdicts
 from tokencredit.tasks.split import split_of
+from tokencredit.trainer.evaluate import evaluate
 
 ROW = {"question": "1+1?", "answer": "2"}
 GOOD = json.dumps(ROW).encode()

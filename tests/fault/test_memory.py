@@ -12,8 +12,7 @@ from engine.runs import run, small_config, stepper_of, weights
 from fault.command import SMALL
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.engine.local.refused import _score_again
-from tokencredit.engine.local.showcase import showcase
+from tokencredit.analysis.showcase import showcase
 from tokencredit.errors import GuardError
 from tokencredit.forward import padded
 from tokencredit.forward.memory import is_out_of_memory, recut, with_half_on_failure
@@ -25,6 +24,7 @@ from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState
 from tokencredit.rollout.sample import sample_plainly
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.failed_batch import _score_again
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
 
@@ -207,7 +207,7 @@ def _train_in_little_memory() -> None:
     import sys
 
     from tokencredit.cli import main
-    from tokencredit.engine.local.step import Stepper
+    from tokencredit.trainer.step import Stepper
 
     take = Stepper.take
 

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny import made_up_credit, plan_for
 from tokencredit.config.resolve import resolve, to_toml
-from tokencredit.engine.local.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
@@ -29,6 +28,7 @@ from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.steps import Steps
 from tokencredit.tasks.tokenizer import character_tokenizer
+from tokencredit.trainer.tokens import TokenLabels, label_tokens, token_columns
 from tokencredit.types import Rollouts
 
 ODD = "a\x00\u2028\x85\u202eé🙂\u0301\u200dء\t"

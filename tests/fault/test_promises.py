@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engine.runs import files_of, newest, rows_of, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import interrupted_at, optimizer_class
+from tokencredit.analysis.replay import recreate
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.replay import recreate
-from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.train import Trainer
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.models import model_folder
 from tokencredit.storage.checkpoints import Place, best_model, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks.steps import Steps
+from tokencredit.trainer.loop import Trainer
+from tokencredit.trainer.step import Stepper
 
 
 def lean(**changes: Any) -> TrainConfig:

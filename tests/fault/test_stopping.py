@@ -12,9 +12,9 @@ import pytest
 from engine.runs import Silent, files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import AskedAt, interrupted_at, optimizer_class
-from tokencredit.engine.local.signals import Abandoned, StopRequest
-from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.train import Trainer, train
+from tokencredit.trainer.loop import Trainer, train
+from tokencredit.trainer.signals import Abandoned, StopRequest
+from tokencredit.trainer.step import Stepper
 
 STEPS = 400
 
@@ -55,7 +55,7 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> Non
     """The first one is held up by a save that takes for ever."""
     code = (
         "import sys, time\n"
-        "from tokencredit.engine.local import train\n"
+        "from tokencredit.trainer import train\n"
         "def slow(*given, **named):\n"
         "    open('saving', 'w').close()\n"
         "    time.sleep(60)\n"
@@ -103,7 +103,7 @@ def test_a_resume_that_forgot_the_batch_would_be_noticed(tmp_path: Path, monkeyp
     config = small_config(steps=3, optimizer={"steps_per_batch": 3})
     run(config, tmp_path / "whole")
     interrupted_at(optimizer_class(), "step", 4, config, tmp_path / "cut")
-    monkeypatch.setattr("tokencredit.engine.local.train.load_buffered", lambda folder, device: None)
+    monkeypatch.setattr("tokencredit.trainer.loop.load_buffered", lambda folder, device: None)
     run(config, tmp_path / "cut", resume=True)
     assert files_of(tmp_path / "whole") != files_of(tmp_path / "cut")
 

@@ -21,15 +21,15 @@ from engine.runs import SMALL, Silent
 from tokencredit.cli import run as command
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
-from tokencredit.engine.local import train as local
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import refuse
 from tokencredit.engine.trl.run import train
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks.steps import Steps
+from tokencredit.trainer import loop as local
+from tokencredit.trainer.loop import Outcome
+from tokencredit.trainer.signals import StopRequest
 
 FLAGS = [
     "--recipe", "delta", "--steps", "4", "--sampling.prompts", "6", "--sampling.group-size", "4", "--optimizer.steps-per-batch", "2",

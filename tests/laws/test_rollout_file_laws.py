@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laws.mutants_core import Law, for_all
 from laws.source_edits import Edit, loaded_with
 from tiny import tiny_policy
-from tokencredit.engine.local.offline import credit_without_model, offline_config
+from tokencredit.analysis.offline import credit_without_model, offline_config
 from tokencredit.errors import ConfigError
 from tokencredit.types import Rollouts
 

@@ -25,7 +25,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tokencredit.engine.local.train", "engine.runs"])
+_SERVER.set_forkserver_preload(["tokencredit.trainer.loop", "engine.runs"])
 
 STAGES = ("start", "sample", "grade", "credit", "update", "record", "evaluate", "save", "prune")
 RUN: dict[str, Any] = {
@@ -47,8 +47,8 @@ def config_of(seed: int) -> TrainConfig:
 
 def _marked(where: "Synchronized[int]") -> None:
     """Say in shared memory which stage the run is in."""
-    from tokencredit.engine.local import train as loop
     from tokencredit.timing import Stopwatch
+    from tokencredit.trainer import loop
 
     stage = Stopwatch.stage
 

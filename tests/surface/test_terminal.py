@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.errors import MarkupError
 from rich.text import Text
 
+from tokencredit.analysis.showcase import ShownResponse
 from tokencredit.commands import progress
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.local.showcase import ShownResponse
 from tokencredit.report.terminal import credit_line
 
 

@@ -17,7 +17,6 @@ from tokencredit.bench.timing import spread
 from tokencredit.config import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import StageState
@@ -25,6 +24,7 @@ from tokencredit.policy.policy import choose_device, load_policy
 from tokencredit.rollout.sample import sample
 from tokencredit.tasks import TASKS
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.step import Stepper
 
 OURS = ("dapo", "delta")
 WARM_UP = 2

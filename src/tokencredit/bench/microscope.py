@@ -9,12 +9,12 @@ from tokencredit.bench.embedded import WARM_UP
 from tokencredit.bench.timing import spread
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.look import judge
-from tokencredit.engine.local.step import Stepper
-from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.pipeline.credit import StageState
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.look import judge
+from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.tokens import label_tokens
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:

@@ -8,12 +8,12 @@ from tokencredit.bench.synthetic import Batch, Load, make_policy
 from tokencredit.bench.timing import WaitingStopwatch, free
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.step import update
 from tokencredit.forward.modes import choose_passes
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.credit import StageState
 from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.trainer.step import update
 from tokencredit.types import Credited, StepPlan, StepResult
 
 OPTIMIZER_STEPS = 4

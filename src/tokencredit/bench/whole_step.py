@@ -14,8 +14,8 @@ from tokencredit.bench.synthetic import Load, RandomRewards, save_model
 from tokencredit.bench.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.step import Stepper
 from tokencredit.pipeline.credit import StageState
+from tokencredit.trainer.step import Stepper
 
 RECIPES = ("dapo", "delta", "cancellation")
 OTHER = "between stages"

@@ -77,11 +77,11 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     """Everything that needs torch is loaded from here on."""
     from dataclasses import replace
 
-    from tokencredit.engine.gold import check_gold
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.policy.prompted import prompted
     from tokencredit.policy.prompting import Prompting
     from tokencredit.tasks import TASKS, Steps
+    from tokencredit.trainer.gold import check_gold
 
     policy = load_policy(
         options.model,

@@ -114,13 +114,13 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     out = options.out if elsewhere and options.out is not None else path
     _check_new(out, step, own=not elsewhere, force=options.force)
 
+    from tokencredit.analysis.replay import recreate
     from tokencredit.commands.progress import counting
-    from tokencredit.engine.local.look import judge
-    from tokencredit.engine.local.recording import entropy_history
-    from tokencredit.engine.local.replay import recreate
-    from tokencredit.engine.local.tokens import label_tokens, token_columns
     from tokencredit.pipeline.local_metrics import mean_entropy
     from tokencredit.storage.run_dir import RunFolder
+    from tokencredit.trainer.look import judge
+    from tokencredit.trainer.recorder import entropy_history
+    from tokencredit.trainer.tokens import label_tokens, token_columns
 
     source = RunFolder(path)
     with counting("training again up to the step") as tell:
@@ -164,13 +164,13 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
         raise ConfigError("only names 'value', which samples and needs a task to grade; rollouts from a file have none")
     out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
 
-    from tokencredit.engine.local.look import judge
-    from tokencredit.engine.local.offline import offline_config, offline_notes
-    from tokencredit.engine.local.offline_look import stored_labels, train_once
-    from tokencredit.engine.local.tokens import token_columns
+    from tokencredit.analysis.offline import offline_config, offline_notes
+    from tokencredit.analysis.offline_look import stored_labels, train_once
     from tokencredit.pipeline.local_metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_file.read import read_rollouts
+    from tokencredit.trainer.look import judge
+    from tokencredit.trainer.tokens import token_columns
 
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
     set_threads(draft.threads, policy.model)

@@ -22,8 +22,8 @@ from tokencredit.storage.run_dir import RunFolder
 from tokencredit.visible import brief
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.measure import Measured
-    from tokencredit.engine.local.suits import Verdict
+    from tokencredit.analysis.measure import Measured
+    from tokencredit.analysis.suitability import Verdict
     from tokencredit.policy.policy import Policy
     from tokencredit.tasks import Problem, Split, Task
 
@@ -36,8 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.responses is not None:
         check_out(options.responses, force=options.force)
     found, rows = _measured(model, options, settings)
+    from tokencredit.analysis.suitability import best_of, judge, ladder_of
     from tokencredit.commands.evaluate_tables import print_found
-    from tokencredit.engine.local.suits import best_of, judge, ladder_of
 
     verdicts = [judge(measured, setting.config.task) for measured, setting in zip(found, settings, strict=True)]
     best = best_of(found) if options.vary is not None else None
@@ -66,11 +66,11 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
     _check_gold(model, options.split, settings, tasks)
     problems = [_problems(options, setting, task) for setting, task in zip(settings, tasks, strict=True)]
 
+    from tokencredit.analysis.measure import measure
     from tokencredit.commands.progress import counting
-    from tokencredit.engine.local.fit import check_fit
-    from tokencredit.engine.local.measure import measure
     from tokencredit.forward.memory import memory_in_words
     from tokencredit.policy.prompted import prompted
+    from tokencredit.trainer.preflight import check_fit
 
     bare = _policy(model, settings[0])
     policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
@@ -104,9 +104,9 @@ def _tasks(settings: Sequence[Setting]) -> list["Task"]:
 
 def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: Sequence["Task"]) -> None:
     """Rows whose own gold answer is not graded right are not asked; a run has told which. Training rows are asked, or shown as examples."""
-    from tokencredit.engine.gold import check_gold
     from tokencredit.tasks import GoldChecking
     from tokencredit.tasks.protocol import GoldCheckingBySide
+    from tokencredit.trainer.gold import check_gold
 
     shown = any(setting.config.prompt.few_shot for setting in settings)
     for setting, task in {id(task): (setting, task) for setting, task in zip(settings, tasks, strict=True)}.values():

@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tokencredit.analysis.measure import Measured
+from tokencredit.analysis.suitability import Verdict
 from tokencredit.commands.asked import Setting
-from tokencredit.engine.local.measure import Measured
-from tokencredit.engine.local.suits import Verdict
 from tokencredit.estimates import Estimate
 from tokencredit.visible import brief, visible
 

@@ -14,9 +14,9 @@ from tokencredit.report.terminal import credit_legend, credit_line
 from tokencredit.visible import brief, visible
 
 if TYPE_CHECKING:
-    from tokencredit.engine.local.evaluate import Accuracy
-    from tokencredit.engine.local.showcase import ShownResponse
+    from tokencredit.analysis.showcase import ShownResponse
     from tokencredit.policy.policy import Policy
+    from tokencredit.trainer.evaluate import Accuracy
 
 
 def _percent(value: float) -> str:

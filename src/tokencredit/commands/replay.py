@@ -24,7 +24,7 @@ class ReplayOptions:
 
 def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(ReplayOptions, args=list(arguments), prog="tokencredit replay")
-    from tokencredit.engine.local.refused import replay
+    from tokencredit.trainer.failed_batch import replay
 
     found = replay(options.dump)
     print(f"Then, at training step {found.refusal['step']}, {found.refusal['stage']} refused: {brief(found.refusal['message'])}")

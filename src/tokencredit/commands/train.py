@@ -72,12 +72,12 @@ def _refuse_for_trl(config: TrainConfig) -> None:
 
 def _train(options: TrainOptions, folder: Path) -> int:
     """Everything that needs torch is loaded from here on."""
+    from tokencredit.analysis.showcase import showcase
     from tokencredit.commands.progress import make_progress, print_summary
-    from tokencredit.engine.local.listener import NobodyWatching
-    from tokencredit.engine.local.showcase import showcase
-    from tokencredit.engine.local.signals import listening
-    from tokencredit.engine.local.train import train
     from tokencredit.track.tracking import Tracking
+    from tokencredit.trainer.callbacks import NobodyWatching
+    from tokencredit.trainer.loop import train
+    from tokencredit.trainer.signals import listening
 
     shown = options.config.engine == "local" or _is_first_process()
     if options.config.engine == "trl":

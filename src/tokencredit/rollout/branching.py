@@ -8,13 +8,13 @@ from torch import Tensor
 
 from tokencredit.config.credit import ProcessCredit
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.branch import BranchPoint, every_few_tokens, starts_in_tokens, within_budget
 from tokencredit.rollout.sample import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, marks_steps, verdicts
+from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
 
 

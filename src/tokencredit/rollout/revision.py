@@ -10,13 +10,13 @@ from torch import Tensor
 
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.edits import edit_distance, edited_tokens
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.sample import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, revision_prompt, verdicts
+from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
 
 

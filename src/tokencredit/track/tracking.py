@@ -8,14 +8,14 @@ from typing import Any, Self
 
 from tokencredit.config.messages import first_line
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.listener import Listener
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.track import tracker_class
 from tokencredit.track.identity import identify
 from tokencredit.track.protocol import Tracked, Tracker
+from tokencredit.trainer.callbacks import Listener
+from tokencredit.trainer.evaluate import Accuracy
 
 WITHOUT_DATA = ("warning", "guard", "damaged", "out-of-memory")
 """Kinds of events that tell of numbers and files. Others may quote an answer after a colon, which stays in the run folder."""

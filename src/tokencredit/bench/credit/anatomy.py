@@ -14,9 +14,9 @@ from tokencredit.bench.credit.failure import STANDARD_ERRORS, Kinds, failure, ki
 from tokencredit.bench.credit.known_tokens import flat, known_tokens
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import Truth
-from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.report.blocks import rounded
 from tokencredit.rollout.reward_parts import RIGHT
+from tokencredit.trainer.tokens import TokenLabels
 
 
 def anatomy_record(

@@ -9,7 +9,6 @@ from torch import Tensor
 from tokencredit.bench.credit.contenders import Contender
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.fit import check_fit
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import step_kappa
@@ -21,6 +20,7 @@ from tokencredit.rollout.extra import ExtraEvidence, gather_extra
 from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
+from tokencredit.trainer.preflight import check_fit
 
 
 class Assigned(NamedTuple):

@@ -16,9 +16,9 @@ from tokencredit.bench.credit.measure import Clock, Measured, Subject, Tell, eve
 from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.quality import Halves, Products
 from tokencredit.bench.credit.recorded import gradient_record
-from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.errors import ConfigError
 from tokencredit.seeds import derive_seed
+from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 
 Ascents = Mapping[str, Float[Tensor, "seq tok"]]
 

@@ -20,10 +20,10 @@ from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import Truth
 from tokencredit.bench.credit.truth import truth_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.tokens import label_tokens
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
+from tokencredit.trainer.tokens import label_tokens
 
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""

@@ -19,13 +19,13 @@ from tokencredit.bench.credit.order import CreditOrder
 from tokencredit.bench.credit.prefix_tree import CERTAIN
 from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.fit import check_fit
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import choose_device, load_policy, set_threads
 from tokencredit.policy.prompted import prompted
 from tokencredit.rollout.sampler import with_sampler
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
+from tokencredit.trainer.preflight import check_fit
 
 
 def load_subject(config: TrainConfig) -> Subject:

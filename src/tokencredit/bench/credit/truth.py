@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from tokencredit.bench.credit.drawn import Drawn
 from tokencredit.bench.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.evaluate import ROWS_AT_ONCE
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.sample import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
+from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 
 
 def continuing(policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, seed: int) -> Draw:

@@ -10,11 +10,6 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.checkpoint import Progress, save_model
-from tokencredit.engine.local.evaluate import Accuracy
-from tokencredit.engine.local.listener import Listener
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.engine.trl.planned import PlannedBatch
 from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError, GuardError
@@ -28,6 +23,11 @@ from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.callbacks import Listener
+from tokencredit.trainer.checkpoint import Progress, save_model
+from tokencredit.trainer.evaluate import Accuracy
+from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.tokens import label_tokens, token_columns
 from tokencredit.types import StepResult
 
 PROGRESS_FILE = "run.json"

@@ -17,15 +17,6 @@ from transformers import PrinterCallback
 from tokencredit.config import knobs
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.data import fingerprint, held_out_problems, keep_fingerprint, refuse_leaks
-from tokencredit.engine.gold import check_gold, write_gold
-from tokencredit.engine.local.checkpoint import Progress
-from tokencredit.engine.local.evaluate import Accuracy, evaluate
-from tokencredit.engine.local.fit import check_fit
-from tokencredit.engine.local.listener import Listener, NobodyWatching
-from tokencredit.engine.local.signals import StopRequest
-from tokencredit.engine.local.step import learning_rate
-from tokencredit.engine.local.train import Outcome
 from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
 from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
 from tokencredit.engine.trl.run_trainer import RunTrainer
@@ -38,6 +29,15 @@ from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder, describe_environment
 from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.callbacks import Listener, NobodyWatching
+from tokencredit.trainer.checkpoint import Progress
+from tokencredit.trainer.data import fingerprint, held_out_problems, keep_fingerprint, refuse_leaks
+from tokencredit.trainer.evaluate import Accuracy, evaluate
+from tokencredit.trainer.gold import check_gold, write_gold
+from tokencredit.trainer.loop import Outcome
+from tokencredit.trainer.preflight import check_fit
+from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.step import learning_rate
 
 PACKAGES = ("trl", "accelerate", "datasets")
 

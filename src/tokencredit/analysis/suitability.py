@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from tokencredit.analysis.measure import Measured
 from tokencredit.config import Frozen
-from tokencredit.engine.local.measure import Measured
 
 GOOD, SLOW = 0.3, 0.1
 """Shares of groups that teach something, from which on training goes well, and below which it hardly goes at all."""

@@ -11,14 +11,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
-from tokencredit.engine.local.batch_file import WORDS, StoredBatch, load_batch, save_batch
-from tokencredit.engine.local.generators import generator_states, restore_generators
 from tokencredit.errors import ConfigError, StorageError
 from tokencredit.policy.lora import has_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
+from tokencredit.trainer.batch import GatheredBatch, PlannedBatch
+from tokencredit.trainer.batch_file import WORDS, StoredBatch, load_batch, save_batch
+from tokencredit.trainer.rng_state import generator_states, restore_generators
 from tokencredit.types import StepResult
 
 OPTIMIZER_FILE, GENERATORS_FILE, STATE_FILE, CLOCKS_FILE = "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json"

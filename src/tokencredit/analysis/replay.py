@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.checkpoint import load_optimizer, load_progress
-from tokencredit.engine.local.fit import check_turns
-from tokencredit.engine.local.step import Stepper, TrainedBatch, check_visible
 from tokencredit.errors import ConfigError
 from tokencredit.optim.update import TakenStep
 from tokencredit.pipeline.credit import StageState
@@ -19,6 +16,9 @@ from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.checkpoint import load_optimizer, load_progress
+from tokencredit.trainer.preflight import check_turns
+from tokencredit.trainer.step import Stepper, TrainedBatch, check_visible
 
 
 class Start(NamedTuple):

@@ -24,9 +24,9 @@ from tokencredit.diagnose.masses import masses
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
-from tokencredit.engine.local.sampled_evidence import SampledEvidence
 from tokencredit.optim.microscope import StepEvidence
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
+from tokencredit.trainer.monte_carlo import SampledEvidence
 from tokencredit.types import Credited, Finding, StepPlan
 
 

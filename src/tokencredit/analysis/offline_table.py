@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tokencredit.engine.local.offline import TokenCredit
+from tokencredit.analysis.offline import TokenCredit
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.types import Credited

@@ -15,30 +15,6 @@ from typing import Any, NamedTuple
 
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
-from tokencredit.engine.gold import write_gold
-from tokencredit.engine.local.attempt import Attempt
-from tokencredit.engine.local.checkpoint import (
-    BufferedBatch,
-    Progress,
-    load_buffered,
-    load_generators,
-    load_optimizer,
-    prune,
-    save_checkpoint,
-)
-from tokencredit.engine.local.evaluate import Accuracy, evaluate
-from tokencredit.engine.local.fit import check_fit
-from tokencredit.engine.local.generators import generator_states, seed_generators
-from tokencredit.engine.local.listener import Listener, NobodyWatching
-from tokencredit.engine.local.recording import diagnosis_rollouts, is_due, record_step
-from tokencredit.engine.local.refused import dump_refused
-from tokencredit.engine.local.resume import find_resume_point, go_on_from
-from tokencredit.engine.local.signals import Abandoned, StopRequest
-from tokencredit.engine.local.slower import slower_in_words
-from tokencredit.engine.local.step import Stepper, learning_rate
-from tokencredit.engine.local.watchdog import Watchdog, silence_in_words, ungraded_in_words
-from tokencredit.engine.local.ways import ways_taken
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.memory import memory_in_words
 from tokencredit.forward.trained import trained_parameters
@@ -52,6 +28,30 @@ from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.attempt import Attempt
+from tokencredit.trainer.callbacks import Listener, NobodyWatching
+from tokencredit.trainer.checkpoint import (
+    BufferedBatch,
+    Progress,
+    load_buffered,
+    load_generators,
+    load_optimizer,
+    prune,
+    save_checkpoint,
+)
+from tokencredit.trainer.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
+from tokencredit.trainer.evaluate import Accuracy, evaluate
+from tokencredit.trainer.failed_batch import dump_refused
+from tokencredit.trainer.fast_paths import ways_taken
+from tokencredit.trainer.gold import write_gold
+from tokencredit.trainer.health import Watchdog, silence_in_words, ungraded_in_words
+from tokencredit.trainer.preflight import check_fit
+from tokencredit.trainer.recorder import diagnosis_rollouts, is_due, record_step
+from tokencredit.trainer.resume import find_resume_point, go_on_from
+from tokencredit.trainer.rng_state import generator_states, seed_generators
+from tokencredit.trainer.signals import Abandoned, StopRequest
+from tokencredit.trainer.slower import slower_in_words
+from tokencredit.trainer.step import Stepper, learning_rate
 
 
 class Outcome(NamedTuple):

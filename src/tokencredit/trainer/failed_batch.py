@@ -13,20 +13,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tokencredit.config.resolve import read_toml, resolve, to_toml
-from tokencredit.engine.gold import FILE as GOLD
-from tokencredit.engine.local.attempt import Attempt
-from tokencredit.engine.local.batch import GatheredBatch
-from tokencredit.engine.local.batch_file import StoredBatch, save_batch
-from tokencredit.engine.local.checkpoint import (
-    Progress,
-    load_buffered,
-    load_generators,
-    load_optimizer,
-    load_progress,
-    write_state,
-    writing,
-)
-from tokencredit.engine.local.step import Stepper
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.optim.update import as_result, as_taken
@@ -37,6 +23,20 @@ from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.attempt import Attempt
+from tokencredit.trainer.batch import GatheredBatch
+from tokencredit.trainer.batch_file import StoredBatch, save_batch
+from tokencredit.trainer.checkpoint import (
+    Progress,
+    load_buffered,
+    load_generators,
+    load_optimizer,
+    load_progress,
+    write_state,
+    writing,
+)
+from tokencredit.trainer.gold import FILE as GOLD
+from tokencredit.trainer.step import Stepper
 
 REFUSAL = "refusal.json"
 KEPT = 3

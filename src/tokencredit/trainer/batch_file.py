@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tokencredit.engine.local.batch import NOTHING_TAKEN, GatheredBatch, PlannedBatch
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.pipeline.credit import SampledEvidence, StageState
 from tokencredit.tasks import Problem
+from tokencredit.trainer.batch import NOTHING_TAKEN, GatheredBatch, PlannedBatch
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan, StepResult
 
 TENSORS, WORDS = "batch.safetensors", "batch.json"

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
-from tokencredit.engine.local.evaluate import Accuracy
 from tokencredit.policy.policy import Policy
+from tokencredit.trainer.evaluate import Accuracy
 
 
 class Listener(Protocol):

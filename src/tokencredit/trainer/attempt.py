@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
-from tokencredit.engine.local.batch_file import StoredBatch
-from tokencredit.engine.local.step import Stepper, TrainedBatch
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Tell
 from tokencredit.optim.update import TakenStep, as_result, as_taken
 from tokencredit.pipeline.credit import StageState
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.batch import GatheredBatch, PlannedBatch
+from tokencredit.trainer.batch_file import StoredBatch
+from tokencredit.trainer.step import Stepper, TrainedBatch
 
 
 @dataclass(slots=True, kw_only=True)

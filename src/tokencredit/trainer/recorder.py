@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.look import judge
-from tokencredit.engine.local.step import TrainedBatch
-from tokencredit.engine.local.tokens import label_tokens, token_columns
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline import local_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Task
+from tokencredit.trainer.look import judge
+from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.tokens import label_tokens, token_columns
 
 
 def is_due(every: int, step: int, steps: int) -> bool:

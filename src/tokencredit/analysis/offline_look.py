@@ -3,11 +3,9 @@
 The other trainer's optimizer is not known, so the step is ours: the recipe's credit and objective, a fresh AdamW.
 """
 
+from tokencredit.analysis.offline import credit_stored
+from tokencredit.analysis.offline_table import stored_texts
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.offline import credit_stored
-from tokencredit.engine.local.offline_table import stored_texts
-from tokencredit.engine.local.step import TrainedBatch, update
-from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_passes
 from tokencredit.optim.optimizer import make_optimizer
@@ -16,6 +14,8 @@ from tokencredit.policy.policy import Policy
 from tokencredit.rollout_file.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
+from tokencredit.trainer.step import TrainedBatch, update
+from tokencredit.trainer.tokens import TokenLabels
 
 
 def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:

@@ -5,14 +5,14 @@ from collections.abc import Collection, Sequence
 from tokencredit.config.train import TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.table import token_table
-from tokencredit.engine.local.diagnosis import Diagnosis, Subject, diagnose
-from tokencredit.engine.local.sampled_evidence import NOTHING_SAMPLED, sample_evidence
-from tokencredit.engine.local.step import TrainedBatch
-from tokencredit.engine.local.tokens import TokenLabels
 from tokencredit.forward.padded import head_weight
 from tokencredit.optim.microscope import memory_for_a_look
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
+from tokencredit.trainer.findings import Diagnosis, Subject, diagnose
+from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, sample_evidence
+from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.tokens import TokenLabels
 
 
 def judge(

@@ -15,8 +15,6 @@ import torch
 
 from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.gold import check_gold
-from tokencredit.engine.local.batch import GatheredBatch, PlannedBatch
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Tell, silent
 from tokencredit.forward.modes import Passes, choose_passes
@@ -39,6 +37,8 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.batch import GatheredBatch, PlannedBatch
+from tokencredit.trainer.gold import check_gold
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 
 

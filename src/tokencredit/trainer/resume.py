@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.local.checkpoint import Progress, load_progress
 from tokencredit.errors import ConfigError
 from tokencredit.storage.checkpoints import newest_whole, set_aside
 from tokencredit.storage.run_dir import RunFolder
+from tokencredit.trainer.checkpoint import Progress, load_progress
 
 
 class ResumePoint(NamedTuple):
