@@ -21,8 +21,8 @@ from fault.fuzz_soak import one, soak
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import COLUMNS
-from tokencredit.rollout_file.read import read_rollouts
+from tokencredit.rollout_io.read import read_rollouts
+from tokencredit.rollout_io.schema import COLUMNS
 
 QUICK = {**fuzz_config.KINDS, **fuzz_rollouts.KINDS, **fuzz_runs.KINDS, **fuzz_tasks.KINDS}
 FEW = {"command line": 20, "diagnose --rollouts FILE": 15, "report RUN": 30, "show RUN": 40, "diagnose RUN": 6}

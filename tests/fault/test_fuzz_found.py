@@ -17,8 +17,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.report import write_report
 from tokencredit.report.folder import Run
 from tokencredit.report.tokens import read_step
-from tokencredit.rollout_file.load import load
-from tokencredit.rollout_file.read import read_rollouts
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.storage.run_dir import RunFolder
 
 CONFIGS = {

@@ -20,9 +20,9 @@ from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.tokens import StepTokens, read_step
 from tokencredit.rollout.sample import sample
-from tokencredit.rollout_file.read import read_rollouts
-from tokencredit.rollout_file.rows import rollout_rows
-from tokencredit.rollout_file.write import write_rows
+from tokencredit.rollout_io.read import read_rollouts
+from tokencredit.rollout_io.rows import rollout_rows
+from tokencredit.rollout_io.write import write_rows
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.cotadd import CotAdd

@@ -9,8 +9,8 @@ import pytest
 from fault.command import assert_refused
 from tiny import tiny_policy
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.read import read_rollouts
-from tokencredit.rollout_file.write import check_out, write_rows
+from tokencredit.rollout_io.read import read_rollouts
+from tokencredit.rollout_io.write import check_out, write_rows
 
 GOOD: dict[str, Any] = {"prompt_ids": [3, 4], "response_ids": [5, 6, 7], "score": 1.0}
 

@@ -18,34 +18,34 @@ from tokencredit.errors import ConfigError
 from tokencredit.types import Rollouts
 
 MODULES = (
-    "rollout_file.cells", "rollout_file.load", "rollout_file.parse", "rollout_file.read", "rollout_file.rows", "rollout_file.write",
+    "rollout_io.schema", "rollout_io.load", "rollout_io.parse", "rollout_io.read", "rollout_io.rows", "rollout_io.write",
 )  # fmt: skip
 """In an order in which every module comes after those that it imports."""
 
 MUTANTS = {
     "groups by position": Edit(
-        "rollout_file.read", "numbers.setdefault(row.prompt_ids if row.group is None else row.group, len(numbers))", "index // 3"
+        "rollout_io.read", "numbers.setdefault(row.prompt_ids if row.group is None else row.group, len(numbers))", "index // 3"
     ),
     "groups by prompt though they are named": Edit(
-        "rollout_file.read", "row.prompt_ids if row.group is None else row.group", "row.prompt_ids"
+        "rollout_io.read", "row.prompt_ids if row.group is None else row.group", "row.prompt_ids"
     ),
     "JSON lines backwards": Edit(
-        "rollout_file.load", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
+        "rollout_io.load", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
     ),
-    "the mask is not written": Edit("rollout_file.rows", '"mask": inside,', '"mask": [True] * length,'),
-    "the mask is not read": Edit("rollout_file.parse", 'switches(place, cells, "mask", length) or', "False or"),
-    "an unscored token is certain": Edit("rollout_file.rows", "if sampled and value == value else None", "if value == value else 0.0"),
-    "a cut response is finished": Edit("rollout_file.parse", "finished=finished is not False", "finished=True"),
-    "padding is written": Edit("rollout_file.rows", "inside = inside[:length]", "length = len(inside)"),
+    "the mask is not written": Edit("rollout_io.rows", '"mask": inside,', '"mask": [True] * length,'),
+    "the mask is not read": Edit("rollout_io.parse", 'switches(place, cells, "mask", length) or', "False or"),
+    "an unscored token is certain": Edit("rollout_io.rows", "if sampled and value == value else None", "if value == value else 0.0"),
+    "a cut response is finished": Edit("rollout_io.parse", "finished=finished is not False", "finished=True"),
+    "padding is written": Edit("rollout_io.rows", "inside = inside[:length]", "length = len(inside)"),
     "the ungraded failed": Edit(
-        "rollout_file.cells",
+        "rollout_io.schema",
         "        return math.nan\n    if not isinstance(value, int | float) or",
         "        return 0.0\n    if not isinstance(value, int | float) or",
     ),
-    "reward is lost": Edit("rollout_file.parse", "score if math.isnan(reward) else reward", "score"),
-    "no end token": Edit("rollout_file.parse", "(*response_ids, ends[0])", "response_ids"),
-    "two end tokens": Edit("rollout_file.parse", "and ends and response_ids[-1:] not in [(end,) for end in ends]", "and ends"),
-    "cut text ends": Edit("rollout_file.parse", "elif finished is not False and ends", "elif ends"),
+    "reward is lost": Edit("rollout_io.parse", "score if math.isnan(reward) else reward", "score"),
+    "no end token": Edit("rollout_io.parse", "(*response_ids, ends[0])", "response_ids"),
+    "two end tokens": Edit("rollout_io.parse", "and ends and response_ids[-1:] not in [(end,) for end in ends]", "and ends"),
+    "cut text ends": Edit("rollout_io.parse", "elif finished is not False and ends", "elif ends"),
 }
 
 

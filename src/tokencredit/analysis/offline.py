@@ -21,7 +21,7 @@ from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import Pipeline, facts_of
-from tokencredit.rollout_file.read import StoredRollouts
+from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, Rollouts, Scored
 

@@ -11,7 +11,7 @@ from tokencredit.forward.modes import choose_passes
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout_file.read import StoredRollouts
+from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
 from tokencredit.trainer.step import TrainedBatch, update

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tokencredit.analysis.offline import TokenCredit
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout_file.read import StoredRollouts
+from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.types import Credited
 
 GIVEN_ADVANTAGE = "given_advantage"

@@ -9,10 +9,10 @@ import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.rollout_file.chat import Render, chat_renderer
-from tokencredit.rollout_file.formats import convert_rows, format_of
-from tokencredit.rollout_file.load import load
-from tokencredit.rollout_file.write import check_out, write_rows
+from tokencredit.rollout_io.chat import Render, chat_renderer
+from tokencredit.rollout_io.formats import convert_rows, format_of
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.write import check_out, write_rows
 from tokencredit.visible import visible
 
 

@@ -12,7 +12,7 @@ from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.rollout_file.write import check_out, write_columns
+from tokencredit.rollout_io.write import check_out, write_columns
 from tokencredit.visible import visible
 
 Layer = Mapping[str, Any]
@@ -78,7 +78,7 @@ def _credit(
     from tokencredit.analysis.offline import credit_stored, credit_without_model, offline_config, offline_notes
     from tokencredit.analysis.offline_table import offline_columns
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
-    from tokencredit.rollout_file.read import read_rollouts
+    from tokencredit.rollout_io.read import read_rollouts
 
     policy = None if model is None else load_policy(model, device=choose_device(draft.device), dtype=draft.dtype)
     if policy is not None:

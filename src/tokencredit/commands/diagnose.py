@@ -168,7 +168,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     from tokencredit.analysis.offline_look import stored_labels, train_once
     from tokencredit.pipeline.local_metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
-    from tokencredit.rollout_file.read import read_rollouts
+    from tokencredit.rollout_io.read import read_rollouts
     from tokencredit.trainer.look import judge
     from tokencredit.trainer.tokens import token_columns
 

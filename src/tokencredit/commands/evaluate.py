@@ -15,7 +15,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.task import TaskChoice
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.rollout_file.write import check_out, write_rows
+from tokencredit.rollout_io.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.atomic import write_whole
 from tokencredit.storage.run_dir import RunFolder

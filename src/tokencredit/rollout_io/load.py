@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokencredit.config.messages import first_line
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place, is_missing, listed, shortened, whole_number
+from tokencredit.rollout_io.schema import Place, is_missing, listed, shortened, whole_number
 
 PARQUET_MARK = b"PAR1"
 STEPS_NAMED = 12

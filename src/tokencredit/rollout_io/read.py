@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place, listed
-from tokencredit.rollout_file.chat import chat_renderer
-from tokencredit.rollout_file.formats import convert_rows, format_of, known_columns
-from tokencredit.rollout_file.load import load
-from tokencredit.rollout_file.parse import Reading, StoredRow, parse_row
+from tokencredit.rollout_io.chat import chat_renderer
+from tokencredit.rollout_io.formats import convert_rows, format_of, known_columns
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.parse import Reading, StoredRow, parse_row
+from tokencredit.rollout_io.schema import Place, listed
 from tokencredit.types import Rollouts
 
 WITHOUT_LOGP = "no logp in the file: the model's own log-probs stand in for the sampler's, as if it had written these responses"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from tokencredit.rollout_file.cells import Place, group_name, log_probs, number, switch, switches, text, token_ids, words
+from tokencredit.rollout_io.schema import Place, group_name, log_probs, number, switch, switches, text, token_ids, words
 
 
 class Reading(Protocol):

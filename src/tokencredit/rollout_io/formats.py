@@ -3,16 +3,16 @@
 from typing import Literal, get_args
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file import from_trl, from_verl
-from tokencredit.rollout_file.cells import COLUMNS, listed
-from tokencredit.rollout_file.chat import Render
-from tokencredit.rollout_file.converted import Converted
-from tokencredit.rollout_file.load import Loaded
+from tokencredit.rollout_io import convert, from_verl
+from tokencredit.rollout_io.chat import Render
+from tokencredit.rollout_io.converted import Converted
+from tokencredit.rollout_io.load import Loaded
+from tokencredit.rollout_io.schema import COLUMNS, listed
 
 Foreign = Literal["trl", "verl"]
 Format = Literal["tokencredit", "trl", "verl"]
 
-MARKS: dict[Foreign, frozenset[str]] = {"trl": from_trl.MARKS, "verl": from_verl.MARKS}
+MARKS: dict[Foreign, frozenset[str]] = {"trl": convert.MARKS, "verl": from_verl.MARKS}
 
 
 def format_of(loaded: Loaded) -> Format:
@@ -32,7 +32,7 @@ def convert_rows(loaded: Loaded, kind: Foreign, *, score: str | None = None, ren
     absent = MARKS[kind] - set(loaded.columns) - ({"score"} if score else set())
     if absent:
         raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {listed(sorted(absent))}; it holds {listed(loaded.columns)}")
-    return from_trl.from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl.from_verl(loaded, score=score)
+    return convert.from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl.from_verl(loaded, score=score)
 
 
 def known_columns(loaded: Loaded) -> Converted:

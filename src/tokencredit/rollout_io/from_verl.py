@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place, listed, number, shortened, text
-from tokencredit.rollout_file.converted import Converted
-from tokencredit.rollout_file.load import Loaded
+from tokencredit.rollout_io.converted import Converted
+from tokencredit.rollout_io.load import Loaded
+from tokencredit.rollout_io.schema import Place, listed, number, shortened, text
 
 MARKS = frozenset({"input", "output", "score"})
 NOTE = (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import Place, shortened
+from tokencredit.rollout_io.schema import Place, shortened
 
 Render = Callable[[list[dict[str, Any]]], str]
 

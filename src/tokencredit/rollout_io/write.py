@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import COLUMNS
+from tokencredit.rollout_io.schema import COLUMNS
 from tokencredit.storage.table_file import write_table
 
 SUFFIXES = (".parquet", ".jsonl")

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_file.cells import is_missing, listed, number
-from tokencredit.rollout_file.chat import Render, prompt_text, response_text
-from tokencredit.rollout_file.converted import Converted
-from tokencredit.rollout_file.load import Loaded
+from tokencredit.rollout_io.chat import Render, prompt_text, response_text
+from tokencredit.rollout_io.converted import Converted
+from tokencredit.rollout_io.load import Loaded
+from tokencredit.rollout_io.schema import is_missing, listed, number
 
 MARKS = frozenset({"prompt", "completion", "advantage"})
 NOTE = (
