@@ -2,7 +2,7 @@
 
     -from trl import GRPOConfig, GRPOTrainer
     +from trl import GRPOConfig
-    +from tokencredit.engine.trl import CreditGRPOTrainer
+    +from tokencredit.integrations.trl import CreditGRPOTrainer
     -trainer = GRPOTrainer(
     +trainer = CreditGRPOTrainer(
     +    recipe={"recipe": "delta", "batching": {"type": "query-preserved"}},
@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
-from tokencredit.engine.trl import CreditGRPOTrainer  # 1: import
+from tokencredit.integrations.trl import CreditGRPOTrainer  # 1: import
 from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from tokencredit.batching.integrity import splitting_share
-from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.integrations.trl import CreditGRPOTrainer
 from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem
 from tokencredit.tasks.steps import Steps

@@ -11,8 +11,8 @@ from engine.crediting_cases import GROUP, LENGTH, SCORE, TEMPERATURE, WIDTH, Cas
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.config import knobs
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.engine.recipe import read_recipe
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.recipe_source import read_recipe
 from tokencredit.pipeline.credit import ModelFacts, SampledEvidence, StageState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.shape import overlong_penalty

@@ -8,8 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tokencredit.engine.versions import SUPPORTED, TESTED, EngineUnavailableError, require
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.versions import SUPPORTED, TESTED, EngineUnavailableError, require
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

@@ -18,7 +18,8 @@ from tokencredit.advantage import AdvantageInputs
 from tokencredit.batching.denominator import step_denominator
 from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
-from tokencredit.engine.functions import (
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.hooks import (
     prime_rl_custom_loss,
     prime_rl_loss,
     skyrl_advantage,
@@ -30,8 +31,7 @@ from tokencredit.engine.functions import (
     slime_reward_post_process,
     slime_rewards,
 )
-from tokencredit.engine.recipe import RecipeSource, read_recipe
-from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.objective import OBJECTIVES, TokenInputs, token_weight
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_shape
@@ -475,9 +475,9 @@ RANKS = ((0, 3, 4, 7), (1, 2, 5, 6))
 def slime_args(recipe: RecipeSource = "grpo", **changed: Any) -> SimpleNamespace:
     settings = {
         "tokencredit_recipe": recipe,
-        "custom_reward_post_process_path": "tokencredit.engine.functions.slime_reward_post_process",
-        "custom_advantage_function_path": "tokencredit.engine.functions.slime_custom_advantage",
-        "custom_loss_function_path": "tokencredit.engine.functions.slime_custom_loss",
+        "custom_reward_post_process_path": "tokencredit.integrations.hooks.slime_reward_post_process",
+        "custom_advantage_function_path": "tokencredit.integrations.hooks.slime_custom_advantage",
+        "custom_loss_function_path": "tokencredit.integrations.hooks.slime_custom_loss",
         "loss_type": "custom_loss",
         "reward_key": None,
         "rollout_max_response_len": LIMIT,

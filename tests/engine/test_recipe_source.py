@@ -10,8 +10,8 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.recipes.entry import varied
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.recipe import MUST_SAMPLE, read_recipe, refuse_ranks, refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import MUST_SAMPLE, read_recipe, refuse_ranks, refuse_sampling
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.types import Evidence
 

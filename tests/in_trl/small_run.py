@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 from conformance.outcome import flat_weights
 from conformance.stored import base_folder
 from in_trl.stored_run import load_model, quiet_config
-from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.integrations.trl import CreditGRPOTrainer
 from tokencredit.tasks.protocol import Problem, Split
 from tokencredit.tasks.steps import Steps
 

@@ -14,7 +14,7 @@ from conformance.cases import Case
 from conformance.outcome import BatchOutcome, Outcome, batch_outcome, flat_gradient, flat_weights
 from conformance.reference import SEED, batches_of
 from conformance.stored import GROUP_SIZE, LIMIT, StoredBatch, base_folder
-from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.integrations.trl import CreditGRPOTrainer
 
 
 def load_model() -> Any:

@@ -21,9 +21,9 @@ from engine.runs import SMALL, Silent
 from tokencredit.cli import run as command
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
-from tokencredit.engine.trl.configured import refuse
-from tokencredit.engine.trl.run import train
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.trl.configured import refuse
+from tokencredit.integrations.trl.run import train
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks.steps import Steps
@@ -250,7 +250,7 @@ def test_prompts_are_read_as_the_local_engine_reads_them(tmp_path: Path) -> None
 
 
 def test_another_prompt_than_asked_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.engine.trl import run as module
+    from tokencredit.integrations.trl import run as module
 
     as_dataset = module.as_dataset
     monkeypatch.setattr(module, "as_dataset", lambda problems: as_dataset([list(reversed(batch)) for batch in problems]))
@@ -340,7 +340,7 @@ def test_a_model_that_cannot_read_the_task_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_refuses_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.engine.trl import trainer
+    from tokencredit.integrations.trl import trainer
 
     def unfit(*_: Any) -> None:
         raise ConfigError("another loss")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.integrations.trl import CreditGRPOTrainer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 
@@ -53,7 +53,7 @@ def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_the_diff_leads_back_to_stock_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "stock.py"
     script.write_text(stock_script(EXAMPLE.read_text()))
-    assert "tokencredit.engine" not in script.read_text()
+    assert "tokencredit.integrations" not in script.read_text()
     trainer = run(script, tmp_path / "out", monkeypatch, steps=4)["trainer"]
     assert type(trainer).__module__.startswith("trl.")
     assert trainer.state.global_step == 4

@@ -13,7 +13,7 @@ from conformance.reference import reference
 from conformance.stored import base_folder
 from in_trl.small_run import problems, right_answer, small_trainer, trained
 from in_trl.stored_run import load_model, quiet_config, stored_trainer
-from tokencredit.engine.trl import CreditGRPOTrainer
+from tokencredit.integrations.trl import CreditGRPOTrainer
 
 LORA = {"r": 4, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": True}
 

@@ -10,7 +10,7 @@ from conformance.cases import CASES
 from conformance.reference import batches_of
 from in_trl.small_run import small_trainer
 from in_trl.stored_run import stored_trainer
-from tokencredit.engine.trl.trainer import CreditGRPOTrainer
+from tokencredit.integrations.trl.trainer import CreditGRPOTrainer
 
 SLICES = 4
 

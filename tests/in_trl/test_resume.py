@@ -8,8 +8,8 @@ import torch
 
 from in_trl.small_run import small_trainer, trained
 from in_trl.two_ranks import RANKS
-from tokencredit.engine.trl import saved
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.trl import checkpoint as saved
 
 CYCLE, LAST = 4, 12
 RUNS: dict[str, tuple[Any, int, dict[str, Any]]] = {

@@ -7,9 +7,9 @@ import pytest
 from trl import GRPOConfig
 
 from in_trl.small_run import small_trainer
-from tokencredit.engine.recipe import read_recipe, refuse_ranks
-from tokencredit.engine.trl.settings import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_lone_processes, settle
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import read_recipe, refuse_ranks
+from tokencredit.integrations.trl.config import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_lone_processes, settle
 
 
 def _settled(recipe: Any = "dapo", **settings: Any) -> Settings:

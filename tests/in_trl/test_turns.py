@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tokencredit.config.resolve import resolve
-from tokencredit.engine.trl.run import train
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.trl.run import train
 
 
 def test_a_task_of_several_turns_is_refused(tmp_path: Path) -> None:

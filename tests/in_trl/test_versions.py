@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from tokencredit.engine.versions import EngineUnavailableError, require
+from tokencredit.integrations.versions import EngineUnavailableError, require
 
 ASKED = metadata.version
 
@@ -21,7 +21,7 @@ def _installed(version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _import() -> None:
-    from tokencredit.engine.trl import CreditGRPOTrainer  # noqa: F401
+    from tokencredit.integrations.trl import CreditGRPOTrainer  # noqa: F401
 
 
 @pytest.mark.parametrize("version", ["1.14.0", "0.29.1", "2.0.0", "2.0.0.dev0"])

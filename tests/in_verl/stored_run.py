@@ -28,9 +28,9 @@ from conformance.outcome import BatchOutcome, Outcome, batch_outcome
 from conformance.reference import SEED
 from conformance.stored import GROUP_SIZE, LIMIT, StoredBatch, base_policy, stored_batches
 from in_verl.row_queue import Queue, joined
-from tokencredit.engine.recipe import read_recipe
-from tokencredit.engine.verl import trainer as ours
-from tokencredit.engine.verl.worker import CreditEngine, CreditLoss
+from tokencredit.integrations.recipe_source import read_recipe
+from tokencredit.integrations.verl import trainer as ours
+from tokencredit.integrations.verl.worker import CreditEngine, CreditLoss
 from tokencredit.pipeline.credit import Crediting, StageState
 from verl_cpu.command import Shape, overrides
 from verl_cpu.scene import make_scene
@@ -221,7 +221,7 @@ def put_rollouts(queue: Queue, stored: StoredBatch) -> list[str]:
 @contextmanager
 def in_place_of_the_queue(queue: Queue) -> Iterator[None]:
     with ExitStack() as stack:
-        for module in ("verl.trainer.ppo.v1.trainer_base", "verl.trainer.ppo.padding_utils", "tokencredit.engine.verl.trainer"):
+        for module in ("verl.trainer.ppo.v1.trainer_base", "verl.trainer.ppo.padding_utils", "tokencredit.integrations.verl.trainer"):
             stack.enter_context(patch(f"{module}.tq", queue))
         # Every process fills up the batch for itself; the names must be the same.
         stack.enter_context(patch("verl.trainer.ppo.padding_utils.uuid.uuid4", lambda: UUID(int=0)))

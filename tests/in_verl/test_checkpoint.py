@@ -11,8 +11,8 @@ import pytest
 from conformance.cases import Case
 from conformance.stored import stored_batches
 from in_verl.stored_run import StoredTrainer, Workers, case_overrides, credit_stored, hydra_config, in_place_of_the_queue, shape_of
-from tokencredit.engine.verl.trainer import STATE
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.verl.trainer import STATE
 from tokencredit.pipeline.credit import StageState
 
 FADE = Case({"recipe": "fade"})

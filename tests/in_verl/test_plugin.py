@@ -19,10 +19,10 @@ from verl.workers.utils.losses import ppo_loss
 
 from conformance.stored import base_policy, stored_batches
 from in_verl.stored_run import Workers, credit_stored, hydra_config, in_place_of_the_queue
-from tokencredit.engine.verl import plugin
-from tokencredit.engine.verl.trainer import CreditTrainer
-from tokencredit.engine.verl.worker import CreditEngine
-from tokencredit.engine.versions import EngineUnavailableError
+from tokencredit.integrations.verl import plugin
+from tokencredit.integrations.verl.trainer import CreditTrainer
+from tokencredit.integrations.verl.worker import CreditEngine
+from tokencredit.integrations.versions import EngineUnavailableError
 from verl_cpu.command import Shape, environment
 
 LIVE = "tokencredit: the plug-in for verl 0.9.1 is live: trainer mode tokencredit, 18 recipes as tokencredit-NAME"
@@ -70,7 +70,7 @@ def test_verls_own_switch_turns_it_off() -> None:
 def loading(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The plug-in as in a process where nothing was said and nothing is registered."""
     monkeypatch.delenv(plugin.SAID, raising=False)
-    from tokencredit.engine.verl import registries, trainer, worker
+    from tokencredit.integrations.verl import registries, trainer, worker
 
     monkeypatch.setattr(registries, "register", lambda: ["one", "two"])
     for module in (trainer, worker):
@@ -90,7 +90,7 @@ def test_whatever_goes_wrong_is_said_before_verl_hides_it(loading: pytest.Monkey
     def broken() -> None:
         raise KeyError("no such seam")
 
-    loading.setattr("tokencredit.engine.verl.worker.register", broken)
+    loading.setattr("tokencredit.integrations.verl.worker.register", broken)
     with pytest.raises(KeyError):
         plugin.load()
     assert capsys.readouterr().err == "tokencredit: the plug-in for verl is OFF: 'no such seam'\n"

@@ -19,8 +19,8 @@ from in_verl.function_route import (
     random_rows,
 )
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine.verl.routes import why_no_function
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.routes import why_no_function
 
 FUNCTIONS = (
     *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),

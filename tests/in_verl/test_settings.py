@@ -9,10 +9,10 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 
 from in_verl.stored_run import hydra_config
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine.verl.routes import why_no_trainer
-from tokencredit.engine.verl.settings import DECIDED_BY_THE_RECIPE, Settings, settle
-from tokencredit.engine.verl.trainer import CreditTrainer
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.routes import why_no_trainer
+from tokencredit.integrations.verl.settings import DECIDED_BY_THE_RECIPE, Settings, settle
+from tokencredit.integrations.verl.trainer import CreditTrainer
 from verl_cpu.command import Shape
 
 SHAPE = Shape(prompts=8, group_size=4, mini_batch_prompts=2)

@@ -32,9 +32,9 @@ from in_verl.stored_run import (
     shape_of,
 )
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.engine.recipe import read_recipe
-from tokencredit.engine.verl.worker import CreditLoss, asking, hidden_of_responses, over_sequences
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.recipe_source import read_recipe
+from tokencredit.integrations.verl.worker import CreditLoss, asking, hidden_of_responses, over_sequences
 
 PROMPTS, RESPONSES, NAMES = (2, 3, 1), (3, 1, 2), (7, 3, 5)
 PREDICTING = {7: [1, 2, 3], 3: [2], 5: [0, 1]}

@@ -14,9 +14,9 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
-from tokencredit.engine.recipe import MUST_SAMPLE
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence, row_cost
+from tokencredit.integrations.recipe_source import MUST_SAMPLE
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy

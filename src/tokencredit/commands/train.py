@@ -62,10 +62,10 @@ def _new_folder(options: TrainOptions) -> Path:
 
 
 def _refuse_for_trl(config: TrainConfig) -> None:
-    from tokencredit.engine.versions import require
+    from tokencredit.integrations.versions import require
 
     require("trl")
-    from tokencredit.engine.trl.configured import refuse
+    from tokencredit.integrations.trl.configured import refuse
 
     refuse(config)
 
@@ -81,7 +81,7 @@ def _train(options: TrainOptions, folder: Path) -> int:
 
     shown = options.config.engine == "local" or _is_first_process()
     if options.config.engine == "trl":
-        from tokencredit.engine.trl.run import train
+        from tokencredit.integrations.trl.run import train
 
         if shown:
             print(TRL_TRAINS)

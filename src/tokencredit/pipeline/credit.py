@@ -10,9 +10,9 @@ from torch import Tensor
 from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
 from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
-from tokencredit.engine.recipe import refuse_ranks
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.integrations.recipe_source import refuse_ranks
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape

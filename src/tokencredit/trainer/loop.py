@@ -319,7 +319,9 @@ def train(
 ) -> Outcome:
     """Train a configuration into the run folder at `path`; with `resume`, go on from its newest whole checkpoint."""
     if config.engine != "local":
-        raise ConfigError(f"engine is {config.engine!r}, but this is the local engine; call tokencredit.engine.{config.engine}.run.train")
+        raise ConfigError(
+            f"engine is {config.engine!r}, but this is the local engine; call tokencredit.integrations.{config.engine}.run.train"
+        )
     folder, listener, stop = RunFolder(path), listener or NobodyWatching(), stop or StopRequest()
     with memory_in_words():
         if resume:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine.functions import prime_rl_loss, skyrl_advantage, skyrl_policy_loss, slime_loss
-from tokencredit.engine.trl.limits import refuse_recipe
-from tokencredit.engine.verl.routes import PREFIX, why_no_function, why_no_trainer
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.hooks import prime_rl_loss, skyrl_advantage, skyrl_policy_loss, slime_loss
+from tokencredit.integrations.limits import refuse_recipe
+from tokencredit.integrations.routes import PREFIX, why_no_function, why_no_trainer
 
 COLUMNS = ("recipe", "TRL", "verl, trainer mode", "verl, by name", "SkyRL", "slime", "prime-rl")
 

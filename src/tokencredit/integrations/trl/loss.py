@@ -8,7 +8,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from tokencredit.engine.trl.whole_batch import Rows
+from tokencredit.integrations.trl.batch import Rows
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.objective.ratio import importance_ratio
 from tokencredit.pipeline.credit import Crediting

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokencredit.engine.functions.limits import EngineHooks, check_recipe
-from tokencredit.engine.functions.responses import (
+from tokencredit.errors import ConfigError
+from tokencredit.integrations.functions_limits import EngineHooks, check_recipe
+from tokencredit.integrations.hooks.responses import (
     compare_responses,
     credit_responses,
     finite_inside,
@@ -20,8 +21,7 @@ from tokencredit.engine.functions.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.engine.recipe import RecipeSource, read_recipe
-from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective
 

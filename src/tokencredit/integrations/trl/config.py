@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from trl import GRPOConfig
 
 from tokencredit.config import Kl, Recipe, keeps_queries
-from tokencredit.engine.recipe import refuse_ranks
-from tokencredit.engine.trl.limits import refuse_recipe
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.limits import refuse_recipe
+from tokencredit.integrations.recipe_source import refuse_ranks
 
 DECIDED_BY_THE_RECIPE = {
     "loss_type": "objective.type and objective.aggregation",

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from tokencredit.engine.trl.planned import PlannedBatch
-from tokencredit.engine.trl.trainer import CreditGRPOTrainer
 from tokencredit.errors import GuardError
+from tokencredit.integrations.trl.planned import PlannedBatch
+from tokencredit.integrations.trl.trainer import CreditGRPOTrainer
 from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 

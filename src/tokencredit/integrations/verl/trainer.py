@@ -14,11 +14,11 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
-from tokencredit.engine.verl.batch import DriverBatch, credit_batch, deal
-from tokencredit.engine.verl.routes import MODE
-from tokencredit.engine.verl.settings import settle
-from tokencredit.engine.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.routes import MODE
+from tokencredit.integrations.verl.batch import DriverBatch, credit_batch, deal
+from tokencredit.integrations.verl.settings import settle
+from tokencredit.integrations.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
 from tokencredit.pipeline.credit import Crediting, StageState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed

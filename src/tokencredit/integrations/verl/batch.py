@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tokencredit.credit import CreditOutcome
-from tokencredit.engine.functions.responses import group_numbers
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.integrations.hooks.responses import group_numbers
 from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
 from tokencredit.pipeline.dealing import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed

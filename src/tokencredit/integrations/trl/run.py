@@ -17,10 +17,10 @@ from transformers import PrinterCallback
 from tokencredit.config import knobs
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
-from tokencredit.engine.trl.recorder import Recorder, last_whole_checkpoint, save_best
-from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
+from tokencredit.integrations.trl.recorder import Recorder, last_whole_checkpoint, save_best
+from tokencredit.integrations.trl.run_trainer import RunTrainer
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.policy import Policy, load_policy, set_threads
 from tokencredit.policy.prompted import prompted

@@ -6,7 +6,7 @@ verl hides whatever goes wrong while a plug-in is loaded, so this says aloud tha
 import os
 import sys
 
-from tokencredit.engine.versions import TESTED, require
+from tokencredit.integrations.versions import TESTED, require
 
 SAID = "TOKENCREDIT_VERL_BANNER"
 """Set once the line was printed; processes that inherit it stay silent."""
@@ -21,7 +21,7 @@ def _say(line: str) -> None:
 def load() -> None:
     try:
         version = require("verl")
-        from tokencredit.engine.verl import registries, trainer, worker
+        from tokencredit.integrations.verl import registries, trainer, worker
 
         names = registries.register()
         trainer.register()

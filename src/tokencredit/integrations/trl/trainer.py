@@ -15,16 +15,16 @@ from trl import GRPOConfig
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
-from tokencredit.engine.recipe import RecipeSource, read_recipe
-from tokencredit.engine.trl import saved
-from tokencredit.engine.trl.evidence import PassWatch, ScoringPass, end_tokens, head_of
-from tokencredit.engine.trl.loss import IMAGES, CreditLossTrainer
-from tokencredit.engine.trl.planned import PlannedBatch, as_rollouts, planned_micro_batches
-from tokencredit.engine.trl.self_test import check_credit_reaches_gradient
-from tokencredit.engine.trl.settings import optimizer_steps, refuse_lone_processes, settle
-from tokencredit.engine.trl.token_column import TokenColumn
-from tokencredit.engine.trl.whole_batch import Rows, join_ranks
 from tokencredit.forward.padded import TokenEvidence
+from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
+from tokencredit.integrations.trl import checkpoint as saved
+from tokencredit.integrations.trl.batch import Rows, join_ranks
+from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
+from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
+from tokencredit.integrations.trl.planned import PlannedBatch, as_rollouts, planned_micro_batches
+from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
+from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
+from tokencredit.integrations.trl.token_column import TokenColumn
 from tokencredit.pipeline.credit import Crediting, ModelFacts, StageState
 from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics

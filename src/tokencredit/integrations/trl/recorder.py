@@ -10,9 +10,9 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.trl.planned import PlannedBatch
-from tokencredit.engine.trl.run_trainer import RunTrainer
 from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.trl.planned import PlannedBatch
+from tokencredit.integrations.trl.run_trainer import RunTrainer
 from tokencredit.pipeline.local_metrics import step_metrics
 from tokencredit.pipeline.metrics import state_metrics
 from tokencredit.policy.policy import Policy

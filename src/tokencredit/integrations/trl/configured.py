@@ -10,9 +10,9 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.engine.recipe import read_recipe
-from tokencredit.engine.trl.settings import settle
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import read_recipe
+from tokencredit.integrations.trl.config import settle
 from tokencredit.policy.policy import Policy, choose_device
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts

@@ -1,8 +1,8 @@
 """The small functions that the hooks of SkyRL, prime-rl and slime ask for. None of these engines is imported here."""
 
-from tokencredit.engine.functions.prime_rl import prime_rl_custom_loss, prime_rl_loss
-from tokencredit.engine.functions.skyrl import skyrl_advantage, skyrl_policy_loss
-from tokencredit.engine.functions.slime import (
+from tokencredit.integrations.hooks.prime_rl import prime_rl_custom_loss, prime_rl_loss
+from tokencredit.integrations.hooks.skyrl import skyrl_advantage, skyrl_policy_loss
+from tokencredit.integrations.hooks.slime import (
     slime_advantage,
     slime_custom_advantage,
     slime_custom_loss,

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from tokencredit.advantage import NEEDS
 from tokencredit.config import Recipe
-from tokencredit.engine.recipe import refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import refuse_sampling
 from tokencredit.pipeline.build import build_objective
 
 ELSEWHERE = "train it through TRL, verl or the local engine"

@@ -12,7 +12,8 @@ from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_pol
 
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
-from tokencredit.engine.functions.responses import (
+from tokencredit.errors import ConfigError
+from tokencredit.integrations.hooks.responses import (
     compare_responses,
     credit_responses,
     finite_inside,
@@ -20,8 +21,7 @@ from tokencredit.engine.functions.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.engine.verl.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
-from tokencredit.errors import ConfigError
+from tokencredit.integrations.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config import Recipe
-from tokencredit.engine.functions.limits import ELSEWHERE, EngineHooks, check_recipe
-from tokencredit.engine.functions.responses import (
+from tokencredit.errors import ConfigError
+from tokencredit.integrations.functions_limits import ELSEWHERE, EngineHooks, check_recipe
+from tokencredit.integrations.hooks.responses import (
     compare_responses,
     credit_responses,
     finite_inside,
@@ -24,9 +25,8 @@ from tokencredit.engine.functions.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.engine.functions.slime_settings import check_settings
-from tokencredit.engine.recipe import RecipeSource, read_recipe
-from tokencredit.errors import ConfigError
+from tokencredit.integrations.hooks.slime_settings import check_settings
+from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective
 

@@ -1,8 +1,8 @@
 """Recipes that TRL cannot run, whatever its settings."""
 
 from tokencredit.config import Recipe
-from tokencredit.engine.recipe import refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.recipe_source import refuse_sampling
 
 
 def refuse_recipe(recipe: Recipe) -> None:

@@ -1,9 +1,9 @@
 """How verl can run a recipe: by functions in its tables, or by our trainer. Knows recipes only, so that docs can be made anywhere."""
 
 from tokencredit.config import Recipe
-from tokencredit.engine.functions.limits import EngineHooks, check_recipe
-from tokencredit.engine.recipe import refuse_sampling
 from tokencredit.errors import ConfigError
+from tokencredit.integrations.functions_limits import EngineHooks, check_recipe
+from tokencredit.integrations.recipe_source import refuse_sampling
 
 PREFIX = "tokencredit-"
 """Before a recipe's name in verl's tables."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from tokencredit.engine.trl.whole_batch import Rows, take_rows, trim
 from tokencredit.errors import GuardError
+from tokencredit.integrations.trl.batch import Rows, take_rows, trim
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.dealing import deal_micro_batches
 from tokencredit.pipeline.distributed import Ranks
