@@ -21,11 +21,11 @@ from claims.harvest import harvest
 from claims.planning import belongs, digest, needed_runs, seconds_of
 from claims.telling import overview, told
 
-from tokencredit.commands.compare_progress import watching
-from tokencredit.compare.code import Code, code_of, same_code
-from tokencredit.compare.plan import Key, PlannedRun
-from tokencredit.compare.rows import Row
-from tokencredit.compare.run import execute, failures_of
+from tokencredit.lab.commands.compare_progress import watching
+from tokencredit.lab.compare.code import Code, code_of, same_code
+from tokencredit.lab.compare.design import Key, PlannedRun
+from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.runner import execute, failures_of
 from tokencredit.storage.atomic import write_whole
 from tokencredit.storage.run_dir import describe_environment
 

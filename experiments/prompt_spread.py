@@ -19,15 +19,15 @@ from torch import Tensor
 
 from tokencredit.advantage.c_rf import c_rf_advantage
 from tokencredit.advantage.group import grpo_advantage
-from tokencredit.bench.credit.compare_gradients import draw_reference, halves_of, products_of
-from tokencredit.bench.credit.drawn import draw_batch
-from tokencredit.bench.credit.gradients import gradients_of
-from tokencredit.bench.credit.measure import Subject
-from tokencredit.bench.credit.order import CreditOrder
-from tokencredit.bench.credit.quality import Axes, axes_of, ratio, without_entropy
-from tokencredit.bench.credit.run import load_subject
-from tokencredit.compare.arms import with_settings
 from tokencredit.config.resolve import resolve
+from tokencredit.lab.compare.arms import with_settings
+from tokencredit.lab.credit.batch import draw_batch
+from tokencredit.lab.credit.compare_gradients import draw_reference, halves_of, products_of
+from tokencredit.lab.credit.gradients import gradients_of
+from tokencredit.lab.credit.measure import Subject
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.quality import Axes, axes_of, ratio, without_entropy
+from tokencredit.lab.credit.run import load_subject
 from tokencredit.storage.run_dir import describe_environment
 
 ROLLOUTS = 256

@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tokencredit.engine.local.warm_start import Examples, warm_start
+from tokencredit.lab.warm_start import Examples, warm_start
 from tokencredit.tasks import cotadd, cotadd_demos, guess, guess_demos, steps, steps_demos
 from tokencredit.tasks.tokenizer import character_tokenizer
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tokencredit.compare.document import concluded
+from tokencredit.lab.compare.document import concluded
 
 STEP, EVALUATIONS = 500, 16
 SPEEDS = {"dapo": 1.0, "delta": 1.3, "ntf": 0.6, "random-lambda": 1.0}

@@ -14,10 +14,10 @@ from claims.declaration import Claim, Expected, Study, Test
 from claims.measures import CEILING, MEASURES, measured
 from claims.planning import place
 from claims.settings import SETTINGS
-from tokencredit.compare.intervals import Bounds
-from tokencredit.compare.learning import common_horizon
-from tokencredit.compare.rows import Row
-from tokencredit.compare.statistics import Paired, paired
+from tokencredit.lab.compare.curves import common_horizon
+from tokencredit.lab.compare.intervals import Bounds
+from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.statistics import Paired, paired
 
 Outcome = Literal["as claimed", "the other way round", "not told apart", "not testable"]
 Verdict = Literal["reproduced here", "not reproduced here", "not testable here"]

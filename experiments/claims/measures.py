@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from claims.harvest import known_mean
-from tokencredit.compare.intervals import Bounds
-from tokencredit.compare.learning import accuracy_at
-from tokencredit.compare.pairs import values
-from tokencredit.compare.rows import Row
+from tokencredit.lab.compare.curves import accuracy_at
+from tokencredit.lab.compare.intervals import Bounds
+from tokencredit.lab.compare.pairs import values
+from tokencredit.lab.compare.results import Row
 
 
 class Measure(NamedTuple):

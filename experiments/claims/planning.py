@@ -8,11 +8,11 @@ from functools import cache
 from claims.declaration import Study
 from claims.settings import SETTINGS
 from tokencredit.commands.flags import parse_train
-from tokencredit.compare.arms import make_arm, read_recipes
-from tokencredit.compare.plan import PlannedRun, make_design, reported_runs
 from tokencredit.config.anchor import anchored
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
+from tokencredit.lab.compare.arms import make_arm, read_recipes
+from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
 from tokencredit.models import pinned_name
 
 CHEAP = "--diagnose.every 0 --tokens-every 0 --save-every 0 --threads 1"

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from tokencredit.bench.credit.agreement import agreement, coefficient_table
-from tokencredit.bench.credit.bootstrap import redrawn
-from tokencredit.bench.credit.concentration import concentration
-from tokencredit.bench.credit.order import CreditOrder
-from tokencredit.bench.credit.quality import Halves, Products
-from tokencredit.bench.credit.recorded import gradient_record
-from tokencredit.bench.credit.run import in_json
+from tokencredit.lab.credit.agreement import agreement, coefficient_table
+from tokencredit.lab.credit.concentration import concentration
+from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.quality import Halves, Products
+from tokencredit.lab.credit.recorded import gradient_record
+from tokencredit.lab.credit.run import in_json
 
 METHODS = ("grpo", "grpo x random 0.8-1.2", "dapo", "a-recipe-with-a-name-that-is-rather-long-for-a-table")
 CLASSES = ("result", "operand", "separator", "preamble")

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from browser.conftest import OpenPage
 from made_up_comparison import make_comparison
-from tokencredit.report.comparison import write_comparison
+from tokencredit.lab.pages.comparison import write_comparison
 
 
 @pytest.fixture(scope="module")

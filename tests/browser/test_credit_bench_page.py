@@ -7,7 +7,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import OpenPage
 from browser.made_up_credit_bench import METHODS, made_up_result
-from tokencredit.report.credit_bench import write_credit_page
+from tokencredit.lab.pages.credit_bench import write_credit_page
 
 
 @pytest.fixture(scope="module")

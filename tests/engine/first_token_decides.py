@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from tiny import tiny_policy
-from tokencredit.bench.credit.measure import Subject
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_logits
+from tokencredit.lab.credit.measure import Subject
 from tokencredit.policy.policy import Policy
 from tokencredit.tasks import Problem
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fault.command import tokencredit
-from tokencredit.bench import head
-from tokencredit.bench.embedded import Measured, delta_share
-from tokencredit.bench.speed import SpeedOrder, find_parts, run_speed
 from tokencredit.errors import ConfigError
+from tokencredit.lab.speed import lm_head
+from tokencredit.lab.speed.embedded import Measured, delta_share
+from tokencredit.lab.speed.run import SpeedOrder, find_parts, run_speed
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +109,7 @@ def test_a_part_that_breaks_is_told_and_the_others_are_measured(monkeypatch: pyt
     def breaks(_: object) -> dict[str, Any]:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(head, "measure", breaks)
+    monkeypatch.setattr(lm_head, "measure", breaks)
     seen: list[str] = []
 
     def finished(part: str, result: Mapping[str, Any]) -> None:

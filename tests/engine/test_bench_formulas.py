@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tokencredit.bench import timing
-from tokencredit.bench.agreement import broken, without_cudnn_attention, written
-from tokencredit.bench.contest import Search
-from tokencredit.bench.floor import Ceilings, measure_ceilings
-from tokencredit.bench.growth import exponent, largest
-from tokencredit.bench.head import Case
-from tokencredit.bench.part import Bench
-from tokencredit.bench.sampling import sampling_floor
-from tokencredit.bench.settings import Setting
-from tokencredit.bench.shapes import QWEN2_500M, SMOLLM2_135M, TINY, Row, Shape, build_model, forward_flops, update_flops
-from tokencredit.bench.synthetic import Load
-from tokencredit.bench.timing import Call, Tried, WaitingStopwatch, in_turns, ratios, seconds, spread, try_once
-from tokencredit.bench.update_path import STAGES, compare, show, verdicts
 from tokencredit.errors import GuardError
+from tokencredit.lab.speed import timing
+from tokencredit.lab.speed.agreement import broken, without_cudnn_attention, written
+from tokencredit.lab.speed.contenders import Search
+from tokencredit.lab.speed.floor import Ceilings, measure_ceilings
+from tokencredit.lab.speed.growth import exponent, largest
+from tokencredit.lab.speed.lm_head import Case
+from tokencredit.lab.speed.part import Bench
+from tokencredit.lab.speed.sampling import sampling_floor
+from tokencredit.lab.speed.settings import Setting
+from tokencredit.lab.speed.shapes import QWEN2_500M, SMOLLM2_135M, TINY, Row, Shape, build_model, forward_flops, update_flops
+from tokencredit.lab.speed.timing import Call, Tried, WaitingStopwatch, in_turns, ratios, seconds, spread, try_once
+from tokencredit.lab.speed.update import STAGES, compare, show, verdicts
+from tokencredit.lab.speed.workload import Load
 
 CPU = torch.device("cpu")
 HAND = Shape("hand", layers=2, width=4, heads=2, kv_heads=1, mlp=8, vocab=10)

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from tokencredit.bench import trl_path
-from tokencredit.bench.floor import Ceilings
-from tokencredit.bench.our_path import OurPath, bench_config, load_of
-from tokencredit.bench.part import Bench
-from tokencredit.bench.published import Chunk, first_centroids, published_coefficients
-from tokencredit.bench.shapes import TINY, update_flops
-from tokencredit.bench.speed import ON_SHAPES, describe_machine, module_of, tables
-from tokencredit.bench.synthetic import Load, RandomRewards, make_batch, save_model
 from tokencredit.credit.delta import delta_coefficients
+from tokencredit.lab.speed import trl_loss
+from tokencredit.lab.speed.delta_published import Chunk, first_centroids, published_coefficients
+from tokencredit.lab.speed.floor import Ceilings
+from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of
+from tokencredit.lab.speed.part import Bench
+from tokencredit.lab.speed.run import ON_SHAPES, describe_machine, module_of, tables
+from tokencredit.lab.speed.shapes import TINY, update_flops
+from tokencredit.lab.speed.workload import Load, RandomRewards, make_batch, save_model
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.sample import sample
 
@@ -194,7 +194,7 @@ def test_a_saved_model_ends_some_responses_before_the_limit() -> None:
 
 
 def test_what_stands_in_for_a_package_is_forgotten() -> None:
-    with trl_path._standing_in() as missing:
+    with trl_loss._standing_in() as missing:
         for name in missing:
             assert name in sys.modules
     for name in missing:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from engine.first_token_decides import RIGHT, subject
-from tokencredit.bench.credit.anatomy import anatomy_record
-from tokencredit.bench.credit.bootstrap import redrawn
-from tokencredit.bench.credit.contenders import BASELINE, ORACLE, find_contenders
-from tokencredit.bench.credit.example_lines import worst_examples
-from tokencredit.bench.credit.measure import Clock, Measured, measure_credit
-from tokencredit.bench.credit.order import CreditOrder
-from tokencredit.bench.credit.run import in_json
+from tokencredit.lab.credit.anatomy import anatomy_record
+from tokencredit.lab.credit.example_lines import worst_examples
+from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, find_contenders
+from tokencredit.lab.credit.run import in_json
 from tokencredit.trainer.tokens import TokenLabels, label_tokens
 
 ORDER = CreditOrder(prompts=6, continuations=24, resamples=20, examples=3)

@@ -7,20 +7,20 @@ import pytest
 import torch
 
 from engine.first_token_decides import RIGHT, subject
-from tokencredit.bench.credit.assigned import Assigned, Assigning
-from tokencredit.bench.credit.compare_gradients import compare, draw_reference, halves_of
-from tokencredit.bench.credit.contenders import BASELINE, CONTROL, ORACLE, TWIN, Contender, find_contenders, twins
-from tokencredit.bench.credit.drawn import draw_batch
-from tokencredit.bench.credit.gradients import ReferenceSum, gradients_of
-from tokencredit.bench.credit.measure import Clock, Subject, measure_credit
-from tokencredit.bench.credit.order import CreditOrder
-from tokencredit.bench.credit.quality import axes_of
 from tokencredit.config import UniformCredit
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.recipes.entry import varied
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import response_logits, row_cost
 from tokencredit.kernels import entropy_of, token_logp
+from tokencredit.lab.credit.assigned import Assigned, Assigning
+from tokencredit.lab.credit.batch import draw_batch
+from tokencredit.lab.credit.compare_gradients import compare, draw_reference, halves_of
+from tokencredit.lab.credit.gradients import ReferenceSum, gradients_of
+from tokencredit.lab.credit.measure import Clock, Subject, measure_credit
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.quality import axes_of
+from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, TWIN, Contender, find_contenders, twins
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
 from tokencredit.rollout.scoring import Pipeline, facts_of

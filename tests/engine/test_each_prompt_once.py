@@ -8,13 +8,13 @@ import torch
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.analysis.measure import measure
-from tokencredit.commands.bench_credit import parse_credit
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError
+from tokencredit.lab.commands.bench_credit import parse_credit
 from tokencredit.objective.aggregate import token_weight
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import Steps

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tiny import tiny_policy
-from tokencredit.engine.local.warm_start import IGNORED, pad_examples, warm_start
+from tokencredit.lab.warm_start import IGNORED, pad_examples, warm_start
 from tokencredit.tasks import Steps
 from tokencredit.tasks.steps_demos import SHARPEN, demonstrate
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from unittest import mock
 
 from tokencredit.cli import main
-from tokencredit.commands import compare
-from tokencredit.compare import run as running
-from tokencredit.compare.plan import PlannedRun
-from tokencredit.report import comparison
+from tokencredit.lab.commands import compare
+from tokencredit.lab.compare import runner as running
+from tokencredit.lab.compare.design import PlannedRun
+from tokencredit.lab.pages import comparison
 
 TRAINER = Path(__file__).with_name("compare_trainer.py")
 ENVIRONMENT = {"python": "3.11", "platform": "made up", "packages": {"torch": "2.13"}, "commit": "c0ffee", "diff": ""}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tokencredit.commands.compare_progress import AllRuns
-from tokencredit.compare.arms import make_arm, read_recipes
-from tokencredit.compare.plan import PlannedRun, make_design, reported_runs
-from tokencredit.compare.run import BETWEEN_LOOKS, execute
 from tokencredit.config.resolve import resolve
+from tokencredit.lab.commands.compare_progress import AllRuns
+from tokencredit.lab.compare.arms import make_arm, read_recipes
+from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
+from tokencredit.lab.compare.runner import BETWEEN_LOOKS, execute
 
 STEPS = 3
 LINGERS = f"""

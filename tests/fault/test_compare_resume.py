@@ -14,7 +14,7 @@ import pytest
 
 from fault.compare_driver import compare_command
 from fault.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
-from tokencredit.compare.now_and_then import NowAndThen
+from tokencredit.lab.compare.now_and_then import NowAndThen
 from tokencredit.storage.lock import locked
 
 TESTS = Path(__file__).parents[1]
@@ -181,7 +181,7 @@ def test_changes_to_the_package_that_are_not_committed_count_and_others_do_not(t
 
 
 def test_changes_to_what_only_tells_of_runs_do_not_count(tmp_path: Path, compare: Any) -> None:
-    telling = "src/tokencredit/compare/notes.py", "src/tokencredit/report/new.py"
+    telling = "src/tokencredit/lab/compare/caveats.py", "src/tokencredit/report/new.py"
     diff = f"diff --git a/{telling[0]} b/{telling[0]}\n-one\n+two\n"
     (tmp_path / ENVIRONMENT).write_text(json.dumps({"diff": diff, "untracked": {telling[1]: "0" * 64}}))
     compare(*SMALL)
@@ -288,7 +288,7 @@ def test_two_comparisons_in_one_folder_are_refused(tmp_path: Path, compare: Any)
 
 
 def test_what_is_finished_can_be_read_before_all_is(tmp_path: Path, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.commands import compare as command
+    from tokencredit.lab.commands import compare as command
 
     seen: list[int] = []
 

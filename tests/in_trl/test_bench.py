@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from tokencredit.bench.floor import Ceilings
-from tokencredit.bench.left_padding import look_at_left_padding
-from tokencredit.bench.our_path import OurPath, bench_config, load_of, prepare
-from tokencredit.bench.part import Bench
-from tokencredit.bench.settings import trl_settings
-from tokencredit.bench.shapes import TINY
-from tokencredit.bench.synthetic import make_batch
-from tokencredit.bench.trl_path import TrlPath, load_trl
-from tokencredit.bench.update_path import measure_shape
+from tokencredit.lab.speed.floor import Ceilings
+from tokencredit.lab.speed.left_padding import look_at_left_padding
+from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of, prepare
+from tokencredit.lab.speed.part import Bench
+from tokencredit.lab.speed.settings import trl_settings
+from tokencredit.lab.speed.shapes import TINY
+from tokencredit.lab.speed.trl_loss import TrlPath, load_trl
+from tokencredit.lab.speed.update import measure_shape
+from tokencredit.lab.speed.workload import make_batch
 
 BENCH = Bench(torch.device("cpu"), (TINY,), 1, 0, Ceilings(1e11, 1e10, "float32"), lambda _: None)
 

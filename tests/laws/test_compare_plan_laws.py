@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokencredit.compare.arms import Arm, make_arm, read_recipes
-from tokencredit.compare.finalists import going_on, standings
-from tokencredit.compare.plan import (
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
+from tokencredit.errors import ConfigError
+from tokencredit.lab.compare.arms import Arm, make_arm, read_recipes
+from tokencredit.lab.compare.design import (
     TUNING_SEEDS_FROM,
     Design,
     folder_name,
@@ -19,10 +21,8 @@ from tokencredit.compare.plan import (
     reported_runs,
     tuning_runs,
 )
-from tokencredit.compare.tuning import best_rates, tune
-from tokencredit.config.resolve import resolve
-from tokencredit.config.train import TrainConfig
-from tokencredit.errors import ConfigError
+from tokencredit.lab.compare.finalists import going_on, standings
+from tokencredit.lab.compare.tuning import best_rates, tune
 
 RECIPES = ("dapo", "delta", "delta:credit.scope=group", "dapo:filter-groups=true", "reinforce++", "ibpo")
 RATES = (1e-4, 3e-4, 8e-4)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from made_up_comparison import make_comparison
-from tokencredit.compare.document import concluded
-from tokencredit.compare.pairs import TOLD
-from tokencredit.report.comparison import IN_THE_FOREST
+from tokencredit.lab.compare.document import concluded
+from tokencredit.lab.compare.pairs import TOLD
+from tokencredit.lab.pages.comparison import IN_THE_FOREST
 from tokencredit.stats import critical
 
 

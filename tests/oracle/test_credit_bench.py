@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 import torch
 
-from tokencredit.bench.credit.agreement import agreement, auroc, coefficient_table, pearson, share
-from tokencredit.bench.credit.bootstrap import bounded, redrawn
-from tokencredit.bench.credit.concentration import concentration, tokens_holding
-from tokencredit.bench.credit.directions import alike, stretched, together
-from tokencredit.bench.credit.paired import paired, surviving_t
-from tokencredit.bench.credit.prefix_tree import token_advantage
-from tokencredit.bench.credit.quality import (
+from tokencredit.lab.credit.agreement import agreement, auroc, coefficient_table, pearson, share
+from tokencredit.lab.credit.concentration import concentration, tokens_holding
+from tokencredit.lab.credit.directions import alike, stretched, together
+from tokencredit.lab.credit.intervals import bounded, redrawn
+from tokencredit.lab.credit.paired import paired, surviving_t
+from tokencredit.lab.credit.prefix_tree import token_advantage
+from tokencredit.lab.credit.quality import (
     Halves,
     Products,
     axes_of,
@@ -22,7 +22,7 @@ from tokencredit.bench.credit.quality import (
     view,
     without_entropy,
 )
-from tokencredit.bench.credit.recorded import gradient_record
+from tokencredit.lab.credit.recorded import gradient_record
 from tokencredit.stats import two_sided
 
 

@@ -12,11 +12,11 @@ import pytest
 from engine.runs import run as train
 from engine.runs import small_config
 from fault.command import assert_refused
-from tokencredit.bench.credit.table import tables
-from tokencredit.commands.bench import run
-from tokencredit.commands.bench_credit import _order, parse_credit
 from tokencredit.errors import ConfigError
-from tokencredit.report.credit_bench import gradient_rows, mark, render_credit_page
+from tokencredit.lab.commands.bench import run
+from tokencredit.lab.commands.bench_credit import _order, parse_credit
+from tokencredit.lab.credit.table import tables
+from tokencredit.lab.pages.credit_bench import gradient_rows, mark, render_credit_page
 from tokencredit.report.words import hundreds
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

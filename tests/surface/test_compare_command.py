@@ -7,9 +7,9 @@ import pytest
 
 from fault.command import assert_refused, tokencredit
 from made_up_comparison import make_comparison
-from tokencredit.commands.compare_flags import parse_compare
-from tokencredit.compare.arms import make_arm, read_recipes
 from tokencredit.config.resolve import resolve
+from tokencredit.lab.commands.compare_options import parse_compare
+from tokencredit.lab.compare.arms import make_arm, read_recipes
 
 COMPARE = ["compare", "--recipes"]
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from made_up_comparison import make_comparison
-from tokencredit.compare.table import print_comparison
+from tokencredit.lab.compare.table import print_comparison
 
 
 def test_numbers_stand_under_their_headings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,259 @@
+"""`tokencredit compare`: recipes x seeds x bases trained side by side; paired differences, a JSON and a page out."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokencredit.commands.flags import TrainingKind, parse_train
+from tokencredit.commands.output import choose_folder
+from tokencredit.config.anchor import anchored
+from tokencredit.config.train import TrainConfig
+from tokencredit.errors import EXIT_OK, ConfigError
+from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
+from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, in_groups_by_no_wish_of_its_own, make_arm, read_recipes
+from tokencredit.lab.compare.code import code_of
+from tokencredit.lab.compare.design import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
+from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
+from tokencredit.lab.compare.finalists import going_on, standings
+from tokencredit.lab.compare.ledger import Ledger, take_stock
+from tokencredit.lab.compare.now_and_then import NowAndThen
+from tokencredit.lab.compare.results import look
+from tokencredit.lab.compare.runner import execute, failures_of, refuse_in_use
+from tokencredit.lab.compare.tuning import best_rates, tune
+from tokencredit.models import pinned_name
+from tokencredit.report.methods import flat
+from tokencredit.storage.lock import locked
+from tokencredit.storage.run_dir import describe_environment
+from tokencredit.visible import brief
+
+if TYPE_CHECKING:
+    from tokencredit.lab.commands.compare_progress import AllRuns
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+"""A run failed and the others were done; somebody asked to stop."""
+
+UNDERNEATH: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1, "evaluation": {"seed": 0}}
+"""Under files and flags: many runs of which only the numbers are wanted, a core for each, measured on the same problems."""
+
+VARIES = ("model", "seed", "optimizer.learning_rate")
+"""Settings that are told for each run."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options, files, rest = parse_compare(arguments)
+    if options.threshold is not None:
+        check_threshold(options.threshold)
+    if options.recipes is None:
+        if options.jobs or options.out is None:
+            raise ConfigError("recipes is missing; name those to compare: --recipes dapo,delta (or --jobs 0 --out FOLDER to tell again)")
+        told = read_document(options.out, threshold=options.threshold, reference=options.reference)
+        _publish(told, options.out)
+        return EXIT_OK
+    comparison = Comparison(options, files, rest, shlex.join(["tokencredit", "compare", *arguments]))
+    if options.dry_run:
+        comparison.print_plan()
+        return EXIT_OK
+    comparison.out.mkdir(parents=True, exist_ok=True)
+    with locked(comparison.out):
+        return comparison.run()
+
+
+def _publish(told: dict[str, Any], out: Path) -> None:
+    """The table even where the page cannot be written."""
+    from tokencredit.lab.compare.table import print_comparison
+    from tokencredit.lab.pages.comparison import write_comparison
+
+    write_document(told, out)
+    print_comparison(told)
+    write_comparison(told, out / PAGE_FILE)
+    print(f"Numbers: {out / JSON_FILE}\nPage: {out / PAGE_FILE}")
+
+
+class Comparison:
+    """Everything is read and checked when it is made; nothing is written before `run`."""
+
+    def __init__(self, options: CompareOptions, files: Sequence[str], rest: Sequence[str], command: str) -> None:
+        self.options = options
+        self.threshold = THRESHOLD if options.threshold is None else options.threshold
+        wanted = read_recipes(options.recipes or "")
+        configure = _configurator(files, rest, save_best=options.keep_models)
+        arms = [make_arm(one, configure) for one in wanted]
+        reference = choose_reference(options.reference, arms)
+        in_groups = [in_groups_by_no_wish_of_its_own(one, arm) for one, arm in zip(wanted, arms, strict=True)]
+        self.remarks = [remark for remark in in_groups if remark is not None]
+        self.trained: set[Key] = set()
+        """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
+        self.keep_told = NowAndThen(lambda: write_document(self._document(), self.out))
+        """A study of hours can be looked at, and is not lost, before it ends."""
+        self.design = make_design(
+            arms,
+            reference,
+            self._bases(arms, reference),
+            seeds=options.seeds,
+            first_seed=options.first_seed,
+            rates=options.rates_read,
+            tune_seeds=options.tune_seeds,
+            fixed_rates=[one.label for one in wanted if RATE in one.settings],
+            finalists=options.finalists,
+            always=[one.label for one in read_recipes(options.always)] if options.always is not None else [],
+        )
+        self.out = _choose_out(options.out)
+        environment = describe_environment()
+        self.code = code_of(environment)
+        self.made_by = {
+            "command": command,
+            **self.code._asdict(),
+            **{name: environment[name] for name in ("python", "platform", "packages")},
+        }
+        for rate in self.design.rates or (None,):
+            self._stock(self._reported(rate))
+        self._stock(tuning_runs(self.design))
+
+    def _bases(self, arms: Sequence[Arm], reference: str) -> dict[str, str]:
+        """Every recipe from the same ones. Which those are by default is for the reference to say."""
+        if self.options.models is not None:
+            names = [name.strip() for name in self.options.models.split(",")]
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ConfigError(f"models names {', '.join(twice)} more than once; name it once")
+            return {name: pinned_name(name) for name in names}
+        model = next(arm.config.model for arm in arms if arm.label == reference)
+        for arm in arms:
+            if arm.config.model != model:
+                self.remarks.append(f"By itself {arm.label} would begin from {arm.config.model}; here all begin from {model}.")
+        return {model: pinned_name(model)}
+
+    def _reported(self, rate: float | None) -> list[PlannedRun]:
+        """At one rate, whatever tuning will say."""
+        if rate is None:
+            return reported_runs(self.design, {})
+        return reported_runs(self.design, {(arm.label, base): rate for arm in self.design.arms for base in self.design.bases})
+
+    def _stock(self, runs: Sequence[PlannedRun]) -> Ledger:
+        ledger = take_stock(runs, self.out, code=self.code, stale=self.options.stale)
+        if self.options.jobs:
+            for planned in ledger.to_do:
+                refuse_in_use(planned, self.out)
+        return ledger
+
+    def print_plan(self) -> None:
+        design = self.design
+        self._print_remarks()
+        print(f"# would compare in {self.out}: {number_of_runs(design)} runs, {self.options.jobs} at a time")
+        for planned in tuning_runs(design) or reported_runs(design, {}):
+            print(brief(planned.told))
+        if design.tunes:
+            who = "every recipe" if design.finalists is None else f"each of the best {design.finalists} and of those that always go on"
+            print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} and base at its best rate")
+
+    def _print_remarks(self) -> None:
+        """Before hours are spent on what was not meant."""
+        for remark in self.remarks:
+            print(brief(f"note: {remark}", 2000), flush=True)
+
+    def run(self) -> int:
+        from tokencredit.lab.commands.compare_progress import watching
+
+        code = EXIT_OK
+        if self.options.jobs:
+            self._print_remarks()
+        # From now on the folder says what it is.
+        write_document(self._document(), self.out)
+        try:
+            if self.options.jobs:
+                with watching(number_of_runs(self.design), self._finish) as watcher:
+                    code = self._work(watcher)
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        told = self._document()
+        _publish(told, self.out)
+        for one in told["failed"]:
+            which = f"{one['recipe']} on {one['base']}, rate {one['rate']:g}, seed {one['seed']}"
+            print(brief(f"failed: {which}, code {one['code']}: {one['said']}", 2000), file=sys.stderr)
+        if code == EXIT_INTERRUPTED:
+            print("Stopped. The same command, with this --out, goes on; runs that were under way begin again.")
+        return code
+
+    def _work(self, watcher: "AllRuns") -> int:
+        tuning = tuning_runs(self.design)
+        failures = self._train(tuning, watcher)
+        reported = self._to_report()
+        watcher.impossible(number_of_runs(self.design) - len(tuning) - len(reported))
+        failures += self._train(reported, watcher)
+        return EXIT_FAILED if failures else EXIT_OK
+
+    def _train(self, runs: Sequence[PlannedRun], watcher: "AllRuns") -> int:
+        """How many failed."""
+        options, ledger = self.options, self._stock(runs)
+        watcher.there_already(len(ledger.rows))
+        return len(execute(ledger.to_do, self.out, at_once=options.jobs, watcher=watcher, keep_models=options.keep_models))
+
+    def _to_report(self) -> list[PlannedRun]:
+        """As far as tuning has decided it."""
+        if not self.design.tunes:
+            return reported_runs(self.design, {})
+        runs = tuning_runs(self.design)
+        rows = self._finished(runs)
+        tuned = tune(self.design, rows, {failure.run.key for failure in failures_of(runs, self.out)})
+        standing = standings(self.design, rows, tuned)
+        if self.design.finalists is not None and not standing:
+            return []
+        return reported_runs(self.design, best_rates(tuned), going_on(standing))
+
+    def _finished(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
+        found = (look(self.out / planned.path, planned, self.code) for planned in runs)
+        usable = ((planned.key in self.trained) or self.options.stale == "keep" for planned in runs)
+        return [one.row for one, kept in zip(found, usable, strict=True) if one.row is not None and (one.state == "done" or kept)]
+
+    def _finish(self, planned: PlannedRun) -> dict[str, Any] | None:
+        """Its row."""
+        self.trained.add(planned.key)
+        self.keep_told()
+        return look(self.out / planned.path, planned, self.code).row
+
+    def _document(self) -> dict[str, Any]:
+        runs = [*tuning_runs(self.design), *self._to_report()]
+        rows, failures = self._finished(runs), failures_of(runs, self.out)
+        return make_document(
+            self.design,
+            rows,
+            failures,
+            missing=max(0, number_of_runs(self.design) - len(rows) - len(failures)),
+            threshold=self.threshold,
+            settings=_settings(self.design),
+            remarks=self.remarks,
+            made_by=self.made_by,
+        )
+
+
+def _configurator(files: Sequence[str], rest: Sequence[str], *, save_best: bool) -> Callable[[str], TrainConfig]:
+    """Recipe -> configuration under the files and flags that hold for all."""
+    underneath = {**UNDERNEATH, "save_best": save_best}
+    kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", underneath)
+
+    @cache
+    def configure(recipe: str) -> TrainConfig:
+        return anchored(parse_train([*files, *rest, "--recipe", recipe], kind).config)
+
+    return configure
+
+
+def _choose_out(out: Path | None) -> Path:
+    """A comparison goes on in its own folder; any other that holds something is refused."""
+    if out is not None and (out / JSON_FILE).is_file():
+        return out
+    return choose_folder(out, recipe="compare", exists="new" if out is None else "fail")
+
+
+def _settings(design: Design) -> dict[str, Any]:
+    """Those that all recipes share, and those that are a recipe's own."""
+    settings = {arm.label: flat(arm.config.model_dump(mode="json")) for arm in design.arms}
+    names = list(dict.fromkeys(name for own in settings.values() for name in own if name not in VARIES))
+    absent = object()
+    shared = [name for name in names if len({repr(own.get(name, absent)) for own in settings.values()}) == 1]
+    return {
+        "common": {name: next(iter(settings.values()))[name] for name in shared},
+        "by_recipe": {label: {name: own[name] for name in names if name in own and name not in shared} for label, own in settings.items()},
+    }

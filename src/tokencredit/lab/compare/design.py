@@ -1,0 +1,173 @@
+"""Which runs: every recipe gets the same seeds, the same bases and the same number of rates to try. Decides only; nothing is run.
+
+Rates are tuned on seeds of their own, far from those that are reported.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from tokencredit.config.train import TrainConfig
+from tokencredit.errors import ConfigError
+from tokencredit.lab.compare.arms import RATE, Arm, with_settings
+from tokencredit.text import nearest
+
+TUNING_SEEDS_FROM = 10_000
+LONGEST_NAME = 60
+
+
+class Design(NamedTuple):
+    arms: tuple[Arm, ...]
+    reference: str
+    bases: Mapping[str, str]
+    """Name as it was given -> model that runs are started from."""
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...]
+    """Empty: each recipe at the rate of its configuration."""
+    tuning_seeds: tuple[int, ...]
+    """Empty where nothing is tuned."""
+    finalists: int | None = None
+    """How many of the recipes go on after tuning; None: all."""
+    always: tuple[str, ...] = ()
+    """Recipes that are to go on anyway, beside the reference and controls."""
+
+    @property
+    def tunes(self) -> bool:
+        return len(self.rates) > 1
+
+    @property
+    def seeded(self) -> set[str]:
+        """Recipes that go on whatever tuning says."""
+        return {self.reference, *self.always, *(arm.label for arm in self.arms if arm.control)}
+
+
+Key = tuple[str, str, float, int]
+"""Recipe, base, rate, seed."""
+
+
+class PlannedRun(NamedTuple):
+    arm: str
+    base: str
+    rate: float
+    seed: int
+    tuning: bool
+    config: TrainConfig
+
+    @property
+    def key(self) -> Key:
+        return (self.arm, self.base, self.rate, self.seed)
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Below the folder of the comparison."""
+        return PurePosixPath("runs") / folder_name(self.base) / folder_name(self.arm) / f"rate-{self.rate:g}-seed-{self.seed}"
+
+    @property
+    def told(self) -> str:
+        return f"{self.arm} on {self.base}, rate {self.rate:g}, seed {self.seed}{' (tuning)' if self.tuning else ''}"
+
+
+def folder_name(label: str) -> str:
+    """Fit for a file system, and another one for every label."""
+    plain = re.sub(r"[^A-Za-z0-9.+=_-]+", "_", label).lstrip(".")
+    if plain == label and len(label) <= LONGEST_NAME:
+        return label
+    return f"{plain[: LONGEST_NAME - 9]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+
+
+def make_design(
+    arms: Sequence[Arm],
+    reference: str,
+    bases: Mapping[str, str],
+    *,
+    seeds: int,
+    first_seed: int,
+    rates: Sequence[float],
+    tune_seeds: int,
+    fixed_rates: Sequence[str] = (),
+    finalists: int | None = None,
+    always: Sequence[str] = (),
+) -> Design:
+    """`fixed_rates`: labels of recipes that set a rate of their own."""
+    for name, value, least in (("seeds", seeds, 1), ("first_seed", first_seed, 0), ("tune_seeds", tune_seeds, 1)):
+        if value < least:
+            raise ConfigError(f"{name} is {value}; give at least {least}")
+    if first_seed + seeds > TUNING_SEEDS_FROM:
+        raise ConfigError(f"first_seed + seeds is {first_seed + seeds}, but seeds from {TUNING_SEEDS_FROM} on are for tuning; stay below")
+    if bad := [rate for rate in rates if not 0 < rate < float("inf")]:
+        raise ConfigError(f"rates holds {bad[0]:g}; a learning rate must be above 0")
+    if len(set(rates)) < len(rates):
+        raise ConfigError(f"rates names a rate more than once: {', '.join(f'{rate:g}' for rate in rates)}")
+    if rates and fixed_rates:
+        raise ConfigError(f"recipes: {fixed_rates[0]!r} sets {RATE}, but rates sets it for all; give one of them")
+    _check_finalists(finalists, always, [arm.label for arm in arms], rates)
+    tuning = tuple(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + tune_seeds)) if len(rates) > 1 else ()
+    reported = tuple(range(first_seed, first_seed + seeds))
+    return Design(tuple(arms), reference, dict(bases), reported, tuple(rates), tuning, finalists, tuple(always))
+
+
+def _check_finalists(finalists: int | None, always: Sequence[str], labels: Sequence[str], rates: Sequence[float]) -> None:
+    if finalists is None:
+        if always:
+            raise ConfigError(f"always names {always[0]!r}, but without finalists every recipe goes on; give finalists, or leave it out")
+        return
+    if finalists < 1:
+        raise ConfigError(f"finalists is {finalists}; give at least 1")
+    if len(rates) < 2:
+        raise ConfigError(f"finalists is {finalists}, but they are chosen by tuning; give several rates")
+    for label in always:
+        if label not in labels:
+            raise ConfigError(f"always names {label!r}, which is not among the recipes; {nearest(label, labels)}")
+
+
+def tuning_runs(design: Design) -> list[PlannedRun]:
+    """Seed by seed, so that what is there first can be compared first."""
+    return [
+        _planned(arm, base, model, rate, seed, tuning=True)
+        for seed in design.tuning_seeds
+        for base, model in design.bases.items()
+        for arm in design.arms
+        for rate in design.rates
+    ]
+
+
+def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen: Collection[str] | None = None) -> list[PlannedRun]:
+    """`best`: (recipe, base) -> rate, where rates were tuned; what is not in it cannot be run yet. `chosen`: who goes on; None: all."""
+    wanted: list[PlannedRun] = []
+    for seed in design.seeds:
+        for base, model in design.bases.items():
+            for arm in design.arms:
+                rate = _rate_of(design, arm, base, best)
+                if rate is not None and (chosen is None or arm.label in chosen):
+                    wanted.append(_planned(arm, base, model, rate, seed, tuning=False))
+    return wanted
+
+
+def number_of_runs(design: Design) -> int:
+    """Tuning and reported, whatever rate and whoever will be best."""
+    tuned = len(design.arms) * len(design.tuning_seeds) * len(design.rates)
+    return len(design.bases) * (tuned + _reported_recipes(design) * len(design.seeds))
+
+
+def _reported_recipes(design: Design) -> int:
+    if design.finalists is None:
+        return len(design.arms)
+    return len(design.seeded) + min(design.finalists, len(design.arms) - len(design.seeded))
+
+
+def _rate_of(design: Design, arm: Arm, base: str, best: Mapping[tuple[str, str], float]) -> float | None:
+    if design.tunes:
+        return best.get((arm.label, base))
+    return design.rates[0] if design.rates else arm.config.optimizer.learning_rate
+
+
+def _planned(arm: Arm, base: str, model: str, rate: float, seed: int, *, tuning: bool) -> PlannedRun:
+    settings = {"model": model, "seed": seed, RATE: rate, "evaluation.seed": _held_out_seed(arm.config, tuning=tuning)}
+    return PlannedRun(arm.label, base, rate, seed, tuning, with_settings(arm.config, settings))
+
+
+def _held_out_seed(config: TrainConfig, *, tuning: bool) -> int:
+    """All reported runs are measured on one set of problems; rates are chosen on another, or it would be chosen for this set."""
+    return (config.evaluation.seed or 0) + (TUNING_SEEDS_FROM if tuning else 0)

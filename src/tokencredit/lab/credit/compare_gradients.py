@@ -1,0 +1,189 @@
+"""Every contender's first-step gradient on the same small batches, and on the groups whose truth is known, held against g*."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tokencredit.errors import ConfigError
+from tokencredit.lab.credit.assigned import Assigning
+from tokencredit.lab.credit.batch import Drawn, Facts, draw_batch
+from tokencredit.lab.credit.directions import alike, stretched, together
+from tokencredit.lab.credit.gradients import Reference, ReferenceSum, gradients_of
+from tokencredit.lab.credit.measure import Clock, Measured, Subject, Tell, everybody
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.quality import Halves, Products
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, Field, LeftOut
+from tokencredit.lab.credit.recorded import gradient_record
+from tokencredit.seeds import derive_seed
+from tokencredit.trainer.evaluate import ROWS_AT_ONCE
+
+Ascents = Mapping[str, Float[Tensor, "seq tok"]]
+
+
+class _Batch(NamedTuple):
+    drawn: Drawn
+    ascents: Ascents
+
+
+def draw_reference(subject: Subject, order: CreditOrder, tell: Tell) -> tuple[Reference, Facts]:
+    policy, task, config = subject
+    size = config.sampling.group_size
+    wanted = order.reference // size
+    # An even number of lots of one size, so that the halves weigh the same.
+    lots = max(2, -(-wanted // max(1, ROWS_AT_ONCE // size)))
+    lots += lots % 2
+    total, facts = ReferenceSum(policy, config), Facts()
+    for number in range(lots):
+        tell("reference gradient", number, lots)
+        batch = draw_batch(policy, task, config, prompts=max(1, wanted // lots), purpose="reference", number=number)
+        total.add(batch)
+        facts = facts.with_batch(batch)
+    return total.finish(), facts
+
+
+def halves_of(reference: Reference) -> Halves:
+    (a, b), h = reference.halves, reference.entropy
+    return Halves(*(float(one.double() @ two.double()) for one, two in ((a, a), (b, b), (a, b), (a, h), (b, h), (h, h))))
+
+
+def products_of(gradient: Tensor, reference: Tensor, entropy: Tensor) -> Products:
+    own = gradient.double()
+    return Products(float(own @ reference.double()), float(own @ own), float(own @ entropy.double()))
+
+
+class _Collected:
+    """Products of every batch's gradients, and the sums that their means are made of."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.axes = reference.gradient, reference.entropy
+        self.products: dict[str, list[Products]] = {}
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            self.products.setdefault(name, []).append(products_of(gradient, *self.axes))
+            self.sums[name] = self.sums[name] + gradient if name in self.sums else gradient.clone()
+
+    def finish(self, leader: Mapping[str, str]) -> dict[str, tuple[Sequence[Products], Products]]:
+        count = len(next(iter(self.products.values())))
+        means = {name: products_of(total / count, *self.axes) for name, total in self.sums.items()}
+        return {name: (self.products[first], means[first]) for name, first in leader.items()}
+
+
+def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measured, tell: Tell, clock: Clock) -> dict[str, Any]:
+    reference, facts = draw_reference(subject, order, tell)
+    clock.lap("reference")
+    halves = halves_of(reference)
+    if not halves.aa > 0 or not halves.bb > 0:
+        raise ConfigError(
+            "no group of the reference rollouts has scores that differ, so there is no gradient; choose another task or model"
+        )
+    twin_of = {one.name: one.twin for one in field.contenders}
+    entropy_agreement = torch.nn.functional.cosine_similarity(*reference.entropy_halves, dim=0)
+    record: dict[str, Any] = {"policy": facts.to_json(), "entropy_half_half_cosine": float(entropy_agreement)}
+    dear = _too_dear(measured, order, len(measured.batch.score))
+    batches = list(_batches(subject, order, field, [*measured.assigned], {one.recipe for one in dear}, tell))
+    clock.lap("batches")
+    found, leader = _over_batches(subject, batches, reference, tell)
+    rollouts = order.batch_prompts * subject.config.sampling.group_size
+    shown = [one.name for one in field.contenders if one.name in found]
+    own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
+    record["batches"] = gradient_record(found, halves, baseline=BASELINE, twins=own_twins, rollouts=rollouts, shown=shown)
+    _say_alike(record["batches"], leader)
+    clock.lap("batch gradients")
+    left_out = dear
+    if taught := _teaching_groups(measured):
+        found, leader = _over_groups(subject, measured, taught, reference, tell)
+        shown = [one.name for one in field.contenders if one.name in found] + [ORACLE]
+        own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
+        size, limit = subject.config.sampling.group_size, record["batches"]["baseline_limit"]
+        record["groups"] = gradient_record(found, halves, baseline=BASELINE, twins=own_twins, rollouts=size, shown=shown, limit=limit)
+        _say_alike(record["groups"], leader)
+    else:
+        record["groups"] = None
+        left_out = [*dear, LeftOut(ORACLE, "groups", "no group of the truth batch has scores that differ; give more --prompts")]
+    clock.lap("group gradients")
+    return record | {"left_out": left_out}
+
+
+def _say_alike(record: dict[str, Any], leader: Mapping[str, str]) -> None:
+    shown = {row["method"] for row in record["rows"]}
+    for row in record["rows"]:
+        same = next((name for name in leader if name in shown and leader[name] == leader[row["method"]]), row["method"])
+        row["same_direction_as"] = None if same == row["method"] else same
+    record["different_directions"] = sum(row["same_direction_as"] is None for row in record["rows"])
+
+
+def _too_dear(measured: Measured, order: CreditOrder, rollouts: int) -> list[LeftOut]:
+    return [
+        LeftOut(
+            name,
+            "batches",
+            f"took {one.sampled / rollouts:.1f} rollouts of its own per rollout, more than --extra {order.extra:g}; it is among the groups",
+        )
+        for name, one in measured.assigned.items()
+        if one.sampled > order.extra * rollouts
+    ]
+
+
+def _batches(subject: Subject, order: CreditOrder, field: Field, known: Sequence[str], dear: set[str], tell: Tell) -> Iterator[_Batch]:
+    policy, task, config = subject
+    contenders = [one for one in everybody(field.contenders) if one.name in known and one.name not in dear]
+    for number in range(order.batches):
+        tell("batches", number, order.batches)
+        drawn = draw_batch(policy, task, config, prompts=order.batch_prompts, purpose="batch", number=number, keep_hidden=True)
+        assign = Assigning(policy, task, drawn, config, seed=derive_seed(config.seed, "batch-credit", number))
+        given = {one.name: assign(one) for one in contenders}
+        ascents = {name: found.ascent for name, found in given.items() if not isinstance(found, str)}
+        # Hidden states have done their part.
+        yield _Batch(drawn._replace(evidence=drawn.evidence._replace(hidden=None, features=None)), ascents)
+
+
+def _over_batches(
+    subject: Subject, batches: Sequence[_Batch], reference: Reference, tell: Tell
+) -> tuple[dict[str, tuple[Sequence[Products], Products]], dict[str, str]]:
+    """One backward pass for each different direction of a batch."""
+    names = [name for name in batches[0].ascents if all(name in one.ascents for one in batches)]
+    same = [alike({name: one.ascents[name] for name in names}) for one in batches]
+    sizes = [{name: float(one.ascents[name].double().norm()) for name in names} for one in batches]
+    leader = together(same, sizes)
+    collected = _Collected(reference)
+    for number, (one, own) in enumerate(zip(batches, same, strict=True)):
+        tell("gradients", number, len(batches))
+        different = dict.fromkeys(own[name] for name in leader.values())
+        found = gradients_of(subject.policy, one.drawn.rollouts, {name: one.ascents[name] for name in different}, subject.config)
+        collected.add(
+            {name: stretched(found[own[name]], one.ascents[name], one.ascents[own[name]]) for name in dict.fromkeys(leader.values())}
+        )
+    return collected.finish(leader), leader
+
+
+def _teaching_groups(measured: Measured) -> list[int]:
+    """Those that give the baseline something: where it has no gradient, nothing can be compared with it."""
+    group, ascent = measured.batch.rollouts.group, measured.assigned[BASELINE].ascent
+    return [one for one in group.unique().tolist() if bool((ascent[group == one] != 0).any())]
+
+
+def _over_groups(
+    subject: Subject, measured: Measured, taught: Sequence[int], reference: Reference, tell: Tell
+) -> tuple[dict[str, tuple[Sequence[Products], Products]], dict[str, str]]:
+    """Of the truth batch, one group at a time."""
+    rollouts = measured.batch.rollouts
+    truth = measured.truth.advantage.nan_to_num(0.0).to(measured.batch.evidence.logp) * rollouts.loss_mask
+    ascents = {name: one.ascent for name, one in measured.assigned.items()} | {ORACLE: truth}
+    leader = alike(ascents)
+    different = {name: ascents[name] for name in dict.fromkeys(leader.values())}
+    collected = _Collected(reference)
+    for number, group in enumerate(taught):
+        tell("groups", number, len(taught))
+        rows = (rollouts.group == group).nonzero()[:, 0]
+        own = {name: ascent[rows] for name, ascent in different.items()}
+        same = alike(own)
+        found = gradients_of(
+            subject.policy, rollouts.select(rows), {name: own[name] for name in dict.fromkeys(same.values())}, subject.config
+        )
+        collected.add({name: stretched(found[same[name]], own[name], own[same[name]]) for name in different})
+    return collected.finish(leader), leader

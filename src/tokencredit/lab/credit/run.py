@@ -1,0 +1,119 @@
+"""Checkpoints in, one record out: what was asked, on what machine, and what every checkpoint gave."""
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tokencredit.config import knobs
+from tokencredit.config.train import TrainConfig
+from tokencredit.errors import ConfigError
+from tokencredit.lab.credit.batch import Facts
+from tokencredit.lab.credit.compare_gradients import compare
+from tokencredit.lab.credit.measure import Clock, Subject, Tell, measure_credit
+from tokencredit.lab.credit.order import CreditOrder
+from tokencredit.lab.credit.prefix_tree import CERTAIN
+from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, Field
+from tokencredit.policy.policy import choose_device, load_policy, set_threads
+from tokencredit.policy.prompted import prompted
+from tokencredit.rollout.sampler import with_sampler
+from tokencredit.storage.run_dir import describe_environment
+from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
+from tokencredit.trainer.preflight import check_fit
+
+
+def load_subject(config: TrainConfig) -> Subject:
+    """The task first: what is wrong with it is told before a model is loaded."""
+    task: Task = TASKS[config.task.type](**knobs(config.task))
+    if isinstance(task, Conversing):
+        raise ConfigError(f"task {config.task.type!r} converses in turns, and prefixes are continued in one piece; use another task")
+    if isinstance(task, GoldChecking):
+        task.leave_out(task.check_gold().failed)
+    policy = load_policy(
+        config.model,
+        device=choose_device(config.device),
+        dtype=config.dtype,
+        weights=config.weights,
+        trust_remote_code=config.trust_remote_code,
+    )
+    set_threads(config.threads, policy.model)
+    policy = with_sampler(prompted(policy, config, task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
+    check_fit(policy, task, task.problems(2, split="train", seed=config.seed), config)
+    return Subject(policy, task, config)
+
+
+def run_checkpoint(config: TrainConfig, order: CreditOrder, field: Field, tell: Tell) -> dict[str, Any]:
+    began, clock = time.perf_counter(), Clock()
+    subject = load_subject(config)
+    clock.lap("load")
+    measured = measure_credit(subject, order, field, tell, clock)
+    gradient = compare(subject, order, field, measured, tell, clock) if order.reference else None
+    left_out = measured.left_out + ([] if gradient is None else gradient.pop("left_out"))
+    return {
+        "model": config.model,
+        "task": config.task.model_dump(mode="json"),
+        "sampling": config.sampling.model_dump(mode="json", exclude={"prompts"}),
+        "parameters": sum(parameter.numel() for parameter in subject.policy.model.parameters()),
+        "dtype": config.dtype,
+        "device": subject.policy.device.type,
+        "policy": Facts().with_batch(measured.batch).to_json() if gradient is None else gradient.pop("policy"),
+        **measured.record,
+        "gradient": gradient,
+        "left_out": [one._asdict() for one in left_out],
+        "seconds": clock.seconds | {"all": time.perf_counter() - began},
+    }
+
+
+def run_credit(
+    configs: Sequence[TrainConfig],
+    order: CreditOrder,
+    field: Field,
+    *,
+    tell: Callable[[str, str, int, int], None],
+    finished: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    """One checkpoint after the other; `finished` is told of everything that is known after each."""
+    result: dict[str, Any] = {
+        "benchmark": "credit",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": describe_environment(),
+        "machine": {"processor": _processor(), "cores": os.cpu_count()},
+        "threads": torch.get_num_threads(),
+        "seed": configs[0].seed,
+        "order": order._asdict() | {"certain": CERTAIN, "group_size": configs[0].sampling.group_size},
+        "rows": {"baseline": BASELINE, "control": CONTROL, "oracle": ORACLE},
+        "checkpoints": [],
+    }
+    for config in configs:
+
+        def told(what: str, done: int, total: int, model: str = config.model) -> None:
+            tell(model, what, done, total)
+
+        result["checkpoints"].append(in_json(run_checkpoint(config, order, field, told)))
+        result["threads"] = torch.get_num_threads()
+        finished(result)
+    return result
+
+
+def _processor() -> str:
+    """Its name, where the system tells it."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def in_json(value: Any) -> Any:
+    """JSON has no word for NaN, which becomes null, nor for infinity, which becomes "inf"."""
+    if isinstance(value, Mapping):
+        return {key: in_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value

@@ -1,0 +1,133 @@
+"""Who takes part in part `update`, with the setting that suits him best, warm and ready to be timed."""
+
+from typing import Any, NamedTuple
+
+from tokencredit.lab.speed.our_update import bench_config, prepare
+from tokencredit.lab.speed.part import Bench, gib, ms
+from tokencredit.lab.speed.settings import Path, Setting, our_settings, trl_settings
+from tokencredit.lab.speed.shapes import Shape
+from tokencredit.lab.speed.timing import Tried, allocated, free, peak_bytes, ran_out, seconds, try_once
+from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
+from tokencredit.lab.speed.workload import Batch, Load
+from tokencredit.timing import Stopwatch
+from tokencredit.types import StepResult
+
+
+class Search(NamedTuple):
+    """Settings of one contender, each tried once, and which of them was the fastest."""
+
+    settings: list[Setting]
+    tried: list[Tried]
+
+    @property
+    def best(self) -> Setting | None:
+        fit = [(one.seconds, index) for index, one in enumerate(self.tried) if one.seconds is not None]
+        return self.settings[min(fit)[1]] if fit else None
+
+    @property
+    def compiling(self) -> float:
+        """What first calls took beyond later ones."""
+        return sum(max(0.0, one.first - one.seconds) for one in self.tried if one.first is not None and one.seconds is not None)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"setting": setting.name} | one._asdict() for setting, one in zip(self.settings, self.tried, strict=True)]
+
+
+def search(bench: Bench, name: str, settings: list[Setting]) -> Search:
+    tried = []
+    for setting in settings:
+        tried.append(one := try_once(setting.make, bench.device))
+        because = f" ({one.why_not})" if one.why_not else f", first call {ms(one.first)}"
+        bench.report(f"  {name}, {setting.name}: {ms(one.seconds)}, {gib(one.peak)}{because}")
+    return Search(settings, tried)
+
+
+class Started(NamedTuple):
+    """A contender that has run its whole update."""
+
+    setting: str
+    path: Path
+    norms: list[float]
+    """Of the first update, from weights that are the same for all."""
+    first: float
+    resident: int
+    """Memory that it keeps between updates: weights, gradients, moments."""
+    peak: int | None = None
+
+
+def start(bench: Bench, name: str, setting: Setting) -> Started | None:
+    """None where memory does not suffice."""
+    free(bench.device)
+    before = allocated(bench.device)
+    returned: list[Any] = []
+    try:
+        path = setting.make()
+        first = seconds(lambda: returned.append(path()), bench.device)
+    except Exception as problem:
+        if not ran_out(problem):
+            raise
+        bench.report(f"  {name}, {setting.name}: out of memory")
+        return None
+    free(bench.device)
+    bench.report(f"  {name}, {setting.name}: first call {ms(first)}")
+    return Started(setting.name, path, gradient_norms(returned[0]), first, allocated(bench.device) - before)
+
+
+def gradient_norms(returned: Any) -> list[float]:
+    return list(returned.gradient_norm) if isinstance(returned, StepResult) else list(returned)
+
+
+class Contest:
+    """Everybody who takes part in one run, with the setting that suits him best."""
+
+    def __init__(self, bench: Bench, shape: Shape, load: Load, batch: Batch) -> None:
+        self.bench, self.shape, self.load, self.batch = bench, shape, load, batch
+        self.spent = Stopwatch()
+        self.searched: dict[str, Search] = {}
+        self.chosen: dict[str, Setting] = {}
+        self.left_out: dict[str, str] = {}
+
+    def searching(self, name: str, settings: list[Setting]) -> None:
+        with self.spent.stage("search"):
+            found = self.searched[name] = search(self.bench, name, settings)
+        if found.best is None:
+            self.left_out[name] = "out of memory"
+        else:
+            self.chosen[name] = found.best
+
+    def ours(self, name: str, recipe: str, *, recompute: bool = False, compiles: str = "auto") -> None:
+        """Its passes are cut as suits dapo, so there is nothing to search."""
+        fit = self.searched["ours dapo"].best
+        alike = our_settings(self.bench, self.shape, self.load, self.batch, recipe, recompute=recompute, compiles=compiles)
+        self.chosen[name] = next((setting for setting in alike if fit is not None and setting.name == fit.name), alike[0])
+
+    def gather(self, *, even: bool) -> None:
+        bench, shape, load, batch = self.bench, self.shape, self.load, self.batch
+        self.searching("ours dapo", our_settings(bench, shape, load, batch, "dapo"))
+        if why_no_trl() is None:
+            with self.spent.stage("prepare"):
+                load_trl()
+                config = bench_config(bench, load, "dapo", max_tokens=load.rows * load.positions)
+                prepared = prepare(bench, shape, load, batch, config)
+            self.searching("trl", trl_settings(bench, shape, load, prepared, config, checkpointing=False))
+            if not even:
+                self.chosen["trl checkpointing"] = trl_settings(bench, shape, load, prepared, config, checkpointing=True)[0]
+        if not even:
+            self.ours("ours delta", "delta")
+            self.ours("ours dapo, layers computed again", "dapo", recompute=True)
+            if shape == bench.shapes[0]:
+                self.ours("ours dapo, not compiled", "dapo", compiles="off")
+
+    def start(self) -> dict[str, Started]:
+        """Everybody runs his whole update twice: once alone, and once in the order and beside the memory of the turns to come."""
+        found: dict[str, Started] = {}
+        with self.spent.stage("warm up"):
+            for name, setting in self.chosen.items():
+                if (one := start(self.bench, name, setting)) is None:
+                    self.left_out[name] = "out of memory"
+                else:
+                    found[name] = one
+            for name, one in found.items():
+                peak = peak_bytes(one.path, self.bench.device, before=allocated(self.bench.device))
+                found[name] = one._replace(peak=None if peak is None else peak + one.resident)
+        return found

@@ -1,0 +1,55 @@
+"""What looking costs: training steps under the microscope and plain ones in turn, of one run, as a ratio of medians."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
+from tokencredit.lab.speed.embedded import WARM_UP
+from tokencredit.lab.speed.timing import spread
+from tokencredit.pipeline.credit import StageState
+from tokencredit.storage.run_dir import describe_environment
+from tokencredit.timing import Stopwatch
+from tokencredit.trainer.look import judge
+from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.tokens import label_tokens
+
+
+def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
+    stepper, state = Stepper(config, source=config.model), StageState()
+    seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
+    for number in range(WARM_UP + 2 * steps):
+        look = number % 2 == 1
+        began = time.perf_counter()
+        finished = stepper.step(number, state, Stopwatch(), look=look)
+        state, trained = finished.state, finished.trained
+        if trained is not None and trained.look is not None:
+            labels = label_tokens(stepper.policy, stepper.task, trained.problems, trained.credited.rollouts)
+            judge(trained, labels, stepper.task, config, step=number + 1, history=[])
+        if number >= WARM_UP:
+            seconds["looked at" if look else "plain"].append(time.perf_counter() - began)
+    return seconds
+
+
+def run_microscope(*, steps: int, repeats: int, seed: int, device: str, recipe: str, report: Callable[[str], None]) -> dict[str, Any]:
+    """A look with everything that is on by default: all findings but token values and fresh responses."""
+    ratios: list[float] = []
+    seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
+    for repeat in range(repeats):
+        report(f"repeat {repeat + 1}/{repeats}: plain steps and looks in turn")
+        config = resolve([{"recipe": recipe, "seed": seed + repeat, "steps": WARM_UP + 2 * steps, "device": device}])
+        fresh = _measure(config, steps)
+        ratios.append(median(fresh["looked at"]) / median(fresh["plain"]))
+        for name, values in fresh.items():
+            seconds[name] += values
+    return {
+        "recipe": recipe,
+        "steps": steps,
+        "repeats": repeats,
+        "device": device,
+        "seconds": {name: median(values) for name, values in seconds.items()},
+        "looked_at_over_plain": spread(ratios),
+        "environment": describe_environment(),
+    }

@@ -1,0 +1,139 @@
+"""Work to measure without a model or data on disk: rollouts of ragged length, a policy of random weights, a task of random rewards."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+from tokencredit.lab.speed.shapes import Row, Shape, build_model
+from tokencredit.policy.policy import Policy
+from tokencredit.tasks.protocol import Problem, Split
+from tokencredit.types import Rollouts
+
+
+class Load(NamedTuple):
+    """How much work: a batch of groups, and how long prompts and responses may be."""
+
+    groups: int
+    group_size: int
+    prompt: int
+    response: int
+
+    @property
+    def rows(self) -> int:
+        return self.groups * self.group_size
+
+    @property
+    def positions(self) -> int:
+        return self.prompt + self.response
+
+
+class Batch(NamedTuple):
+    rollouts: Rollouts
+    score: Tensor
+
+    @property
+    def rows(self) -> list[Row]:
+        lengths = self.rollouts.mask.sum(-1).tolist()
+        return [Row(len(prompt) + length, length) for prompt, length in zip(self.rollouts.prompts, lengths, strict=True)]
+
+    @property
+    def loss_tokens(self) -> int:
+        return sum(row.predicted for row in self.rows)
+
+    @property
+    def all_tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
+
+
+def make_batch(shape: Shape, load: Load, *, device: torch.device, seed: int, even: bool = False, ragged_prompts: bool = False) -> Batch:
+    """Responses of an eighth to the whole of their limit; `even` makes all as long as may be.
+
+    Prompts are of one length, or, `ragged_prompts`, of half to the whole of their limit. Every group holds both rewards: one without
+    a spread teaches nothing, and would be skipped by us alone.
+    """
+    drawn = random.Random(seed)
+    prompts, lengths, score = [], [], []
+    for _ in range(load.groups):
+        width = drawn.randint(max(1, load.prompt // 2), load.prompt) if ragged_prompts else load.prompt
+        prompt = tuple(drawn.randrange(1, shape.vocab - 1) for _ in range(width))
+        prompts += [prompt] * load.group_size
+        lengths += [load.response if even else drawn.randint(max(1, load.response // 8), load.response) for _ in range(load.group_size)]
+        right = drawn.randint(1, load.group_size - 1)
+        score += drawn.sample([1.0] * right + [0.0] * (load.group_size - right), load.group_size)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, shape.vocab - 1, (load.rows, load.response), generator=generator)
+    length = torch.tensor(lengths)
+    mask = torch.arange(load.response) < length[:, None]
+    rollouts = Rollouts(
+        prompts=tuple(prompts),
+        tokens=tokens.where(mask, 0).to(device),
+        mask=mask.to(device),
+        group=torch.arange(load.groups).repeat_interleave(load.group_size).to(device),
+        behavior_logp=torch.full(mask.shape, -1.0).where(mask, 0.0).to(device),
+        finished=(length < load.response).to(device),
+    )
+    return Batch(rollouts, torch.tensor(score, device=device))
+
+
+def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """Token n is written "tn"; the last one ends a response."""
+    model = WordLevel({f"t{number}": number for number in range(vocab)}, unk_token="t0")
+    written = Tokenizer(model)
+    written.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=written, eos_token=f"t{vocab - 1}", pad_token="t0")
+
+
+def make_policy(shape: Shape, *, device: torch.device, positions: int, seed: int, model: PreTrainedModel | None = None) -> Policy:
+    model = build_model(shape, device=device, positions=positions, seed=seed) if model is None else model
+    return Policy(model=model, tokenizer=make_tokenizer(shape.vocab), end_tokens=(shape.vocab - 1,))
+
+
+ENDS = 8
+"""Tokens that end a response."""
+
+
+def save_model(shape: Shape, folder: Path, *, device: torch.device, load: Load, seed: int) -> None:
+    """A model folder like any other, whose responses are of ragged length.
+
+    Logits of random weights are nearly normal around 0. Those of the tokens that end a response get so wide a spread c that
+    each has exp(c^2 / 2) times the mean probability of another, and all of them together about one in the length limit.
+    """
+    model = build_model(shape, device=device, positions=load.positions, seed=seed)
+    ends = list(range(shape.vocab - ENDS, shape.vocab))
+    spread = (2 * math.log(max(shape.vocab / (load.response * ENDS), 1.0))) ** 0.5
+    with torch.no_grad():
+        rows: Any = model.get_input_embeddings().weight
+        rows[ends] *= spread / (float(rows.std()) * shape.width**0.5)
+    settings: Any = model.generation_config
+    settings.eos_token_id = ends
+    transformers_logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    make_tokenizer(shape.vocab).save_pretrained(folder)
+
+
+class RandomRewards:
+    """Prompts of random tokens; a response is right or wrong by the parity of what it says."""
+
+    def __init__(self, vocab: int, prompt: int) -> None:
+        self.vocab, self.prompt = vocab, prompt
+
+    def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
+        drawn = random.Random(f"{split} {seed}")
+        return [
+            Problem(prompt=" ".join(f"t{drawn.randrange(1, self.vocab - 1)}" for _ in range(self.prompt)), answer="") for _ in range(count)
+        ]
+
+    def grade(self, problem: Problem, response: str) -> float:
+        return float(sum(map(ord, response)) % 2)
+
+    def token_class(self, problem: Problem, response: str) -> list[str]:
+        return ["text"] * len(response)
