@@ -15,8 +15,8 @@ from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.forward import modes as passes_module
 from tokencredit.forward.modes import PADDED, Passes, choose_passes
-from tokencredit.report.folder import Run
 from tokencredit.report.methods import methods
+from tokencredit.report.run_reader import Run
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.trainer import fast_paths
 from tokencredit.trainer.fast_paths import ways_taken

@@ -16,8 +16,8 @@ from fault.command import tokencredit
 from forked import run_forked
 from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
-from tokencredit.report.folder import Run
 from tokencredit.report.headline import headline
+from tokencredit.report.run_reader import Run
 from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
 from tokencredit.storage.manifest import damage

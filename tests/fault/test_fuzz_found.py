@@ -15,8 +15,8 @@ from tokencredit.commands import convert, credit, show
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import ConfigError
 from tokencredit.report import write_report
-from tokencredit.report.folder import Run
-from tokencredit.report.tokens import read_step
+from tokencredit.report.run_reader import Run
+from tokencredit.report.token_view import read_step
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.storage.run_dir import RunFolder

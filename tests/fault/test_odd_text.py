@@ -15,10 +15,10 @@ from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
-from tokencredit.report.folder import Run
 from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid
-from tokencredit.report.tokens import StepTokens, read_step
+from tokencredit.report.run_reader import Run
+from tokencredit.report.token_view import StepTokens, read_step
 from tokencredit.rollout.sample import sample
 from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.rollout_io.rows import rollout_rows

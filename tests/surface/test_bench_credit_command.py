@@ -17,7 +17,7 @@ from tokencredit.lab.commands.bench import run
 from tokencredit.lab.commands.bench_credit import _order, parse_credit
 from tokencredit.lab.credit.table import tables
 from tokencredit.lab.pages.credit_bench import gradient_rows, mark, render_credit_page
-from tokencredit.report.words import hundreds
+from tokencredit.report.format import hundreds
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

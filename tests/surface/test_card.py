@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.runs import run, small_config
 from fault.command import SMALL, assert_refused, tokencredit
-from tokencredit.card import export_model
-from tokencredit.card.base import base_license, base_name
-from tokencredit.card.markdown import block, code, plain
 from tokencredit.commands.train import run as command
 from tokencredit.errors import StorageError
 from tokencredit.models import model_folder
+from tokencredit.report.base import base_license, base_name
+from tokencredit.report.export import export_model
+from tokencredit.report.markdown import block, code, plain
 from tokencredit.storage import atomic
 from tokencredit.storage.checkpoints import best_model
 from tokencredit.storage.manifest import damage
@@ -127,7 +127,7 @@ def test_a_failed_export_leaves_the_old_one_whole(trained: Path, exported: Path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic, "write_manifest", full)
-    monkeypatch.setattr("tokencredit.card.export.shutil.copyfile", lambda *_: full(exported))
+    monkeypatch.setattr("tokencredit.report.card_export.shutil.copyfile", lambda *_: full(exported))
     with pytest.raises(StorageError, match="No space left"):
         export_model(trained)
     assert damage(exported) is None
@@ -142,7 +142,7 @@ def test_a_run_is_no_failure_because_its_model_cannot_be_exported(
         raise StorageError("no space")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tokencredit.card.export_model", full)
+    monkeypatch.setattr("tokencredit.report.export.export_model", full)
     assert command(["--steps", "1", *SMALL, "--out", "run"]) == 0
     assert "The model could not be exported: no space\nTry again with: tokencredit export run" in capsys.readouterr().err
     assert (tmp_path / "run" / "result.json").exists()

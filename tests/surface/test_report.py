@@ -27,13 +27,13 @@ from tokencredit.intervals import Z, wilson
 from tokencredit.report import write_report
 from tokencredit.report.blocks import page_json, token_block
 from tokencredit.report.curves import curves
-from tokencredit.report.folder import Run
+from tokencredit.report.format import hundreds
 from tokencredit.report.page import render
+from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import choose, fair_part, outside_in
 from tokencredit.report.show import choose_prompt, choose_step, token_view
 from tokencredit.report.svg import themed
-from tokencredit.report.tokens import read_step
-from tokencredit.report.words import hundreds
+from tokencredit.report.token_view import read_step
 from tokencredit.visible import brief, visible
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import tyro
 
-from tokencredit.card import export_model
 from tokencredit.commands.output import choose_folder
 from tokencredit.errors import EXIT_OK
+from tokencredit.report.export import export_model
 
 
 @dataclass(frozen=True)

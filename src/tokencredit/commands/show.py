@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 
 from tokencredit.errors import EXIT_OK
-from tokencredit.report.folder import Run
+from tokencredit.report.run_reader import Run
 from tokencredit.report.show import choose_prompt, choose_step, token_view
 
 

@@ -15,7 +15,7 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.track import require_trackers
+from tokencredit.trackers import require_trackers
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
 
@@ -74,7 +74,7 @@ def _train(options: TrainOptions, folder: Path) -> int:
     """Everything that needs torch is loaded from here on."""
     from tokencredit.analysis.showcase import showcase
     from tokencredit.commands.progress import make_progress, print_summary
-    from tokencredit.track.tracking import Tracking
+    from tokencredit.trackers.callback import Tracking
     from tokencredit.trainer.callbacks import NobodyWatching
     from tokencredit.trainer.loop import train
     from tokencredit.trainer.signals import listening
@@ -104,7 +104,7 @@ def _train(options: TrainOptions, folder: Path) -> int:
 
 def _write_model(folder: Path) -> None:
     """A finished run is not a failure because its model could not be put where it can be handed on."""
-    from tokencredit.card import export_model
+    from tokencredit.report.export import export_model
 
     try:
         print(f"Model: {export_model(folder)}")

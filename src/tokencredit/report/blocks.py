@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tokencredit.report.tokens import Response, StepTokens, number
+from tokencredit.report.token_view import Response, StepTokens, number
 from tokencredit.visible import brief, visible
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}

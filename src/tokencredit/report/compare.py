@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tokencredit.report.folder import Run
 from tokencredit.report.methods import flat, shown
+from tokencredit.report.run_reader import Run
 from tokencredit.visible import brief
 
 

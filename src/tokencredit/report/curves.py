@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tokencredit.intervals import wilson
-from tokencredit.report.folder import Run
-from tokencredit.report.tokens import number
-from tokencredit.report.words import hundreds
+from tokencredit.report.format import hundreds
+from tokencredit.report.run_reader import Run
+from tokencredit.report.token_view import number
 
 MOST_POINTS = 400
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokencredit.intervals import Interval, wilson
-from tokencredit.report.folder import Run, setting
-from tokencredit.report.tokens import number
+from tokencredit.report.run_reader import Run, setting
+from tokencredit.report.token_view import number
 from tokencredit.visible import brief
 
 

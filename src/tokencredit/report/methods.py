@@ -11,7 +11,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.table_words import write_table
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.report.folder import Run
+from tokencredit.report.run_reader import Run
 from tokencredit.visible import brief, visible
 
 

@@ -3,8 +3,8 @@
 import shlex
 from typing import NamedTuple
 
-from tokencredit.report.folder import Run, setting
 from tokencredit.report.methods import flat
+from tokencredit.report.run_reader import Run, setting
 from tokencredit.visible import visible
 
 TRUSTED = (

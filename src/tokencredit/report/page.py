@@ -18,13 +18,13 @@ from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.compare import differences
 from tokencredit.report.curves import Curve, curves
-from tokencredit.report.folder import Run
-from tokencredit.report.happened import happened
+from tokencredit.report.events import happened
+from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.headline import headline
 from tokencredit.report.methods import methods
 from tokencredit.report.notices import notices
+from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
-from tokencredit.report.words import duration, grouped, hundreds, percent
 from tokencredit.visible import brief, visible_in
 
 STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")

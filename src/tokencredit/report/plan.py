@@ -3,8 +3,8 @@
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.report.folder import Run
-from tokencredit.report.tokens import StepTokens, number
+from tokencredit.report.run_reader import Run
+from tokencredit.report.token_view import StepTokens, number
 from tokencredit.visible import visible_in
 
 VERDICTS = ("right", "wrong", "ungraded")

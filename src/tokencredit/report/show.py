@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tokencredit.errors import ConfigError
-from tokencredit.report.folder import Run
+from tokencredit.report.run_reader import Run
 from tokencredit.report.terminal import shade
-from tokencredit.report.tokens import Response, StepTokens, read_step
+from tokencredit.report.token_view import Response, StepTokens, read_step
 from tokencredit.visible import visible
 
 

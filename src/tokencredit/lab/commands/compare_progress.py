@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
-from tokencredit.report.words import duration
+from tokencredit.report.format import duration
 from tokencredit.visible import visible
 
 

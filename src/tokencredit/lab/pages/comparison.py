@@ -16,9 +16,9 @@ from tokencredit.lab.pages import effects
 from tokencredit.own_version import own_version
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
+from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
-from tokencredit.report.words import duration, grouped, hundreds, percent
 from tokencredit.visible import brief, visible_in
 
 STYLES = ("page.css", "comparison.css")

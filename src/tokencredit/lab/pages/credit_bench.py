@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from tokencredit.lab.pages.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
 from tokencredit.own_version import own_version
+from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
-from tokencredit.report.words import duration, grouped, hundreds, percent
 from tokencredit.storage.atomic import write_whole
 from tokencredit.visible import visible_in
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
-from tokencredit.report.folder import Run
+from tokencredit.report.run_reader import Run
 from tokencredit.visible import brief, visible
 
 NEEDED = ("row", "group", "position", "text")

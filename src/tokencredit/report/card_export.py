@@ -4,9 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tokencredit.card.words import CONFIG_FILE, card
 from tokencredit.errors import ConfigError
-from tokencredit.report.folder import Run
+from tokencredit.report.model_card import CONFIG_FILE, card
+from tokencredit.report.run_reader import Run
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.checkpoints import best_model, named_place
 from tokencredit.storage.manifest import MANIFEST

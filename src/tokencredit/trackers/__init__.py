@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from importlib import import_module, metadata
 
 from tokencredit.errors import ConfigError
-from tokencredit.track.protocol import OpenTracker
+from tokencredit.trackers.protocol import OpenTracker
 
 TRACKERS = {
-    "trackio": "tokencredit.track.trackio:TrackioTracker",
-    "wandb": "tokencredit.track.wandb:WandbTracker",
-    "tensorboard": "tokencredit.track.tensorboard:TensorboardTracker",
+    "trackio": "tokencredit.trackers.trackio:TrackioTracker",
+    "wandb": "tokencredit.trackers.wandb:WandbTracker",
+    "tensorboard": "tokencredit.trackers.tensorboard:TensorboardTracker",
 }
 """Name, which is that of its package too -> where its class lives."""
 

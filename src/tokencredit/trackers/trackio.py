@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import trackio
 
-from tokencredit.track.protocol import Tracked
-from tokencredit.track.quiet import quiet
+from tokencredit.trackers.protocol import Tracked
+from tokencredit.trackers.quiet import quiet
 
 
 class TrackioTracker:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from torch.utils.tensorboard import SummaryWriter
 
-from tokencredit.track.protocol import Tracked
+from tokencredit.trackers.protocol import Tracked
 
 
 class TensorboardTracker:

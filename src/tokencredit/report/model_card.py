@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokencredit.card.base import QUANTIZED, base_license, base_name, is_quantized
-from tokencredit.card.markdown import block, code, plain, table
 from tokencredit.intervals import EXPLAINED, wilson
-from tokencredit.report.folder import Run, setting
+from tokencredit.report.base import QUANTIZED, base_license, base_name, is_quantized
+from tokencredit.report.format import duration, grouped, percent
 from tokencredit.report.headline import Headline, headline
+from tokencredit.report.markdown import block, code, plain, table
 from tokencredit.report.methods import Methods, flat, methods, shown
 from tokencredit.report.notices import notices
-from tokencredit.report.tokens import number
-from tokencredit.report.words import duration, grouped, percent
+from tokencredit.report.run_reader import Run, setting
+from tokencredit.report.token_view import number
 
 CONFIG_FILE = "run-config.toml"
 CAUTIONS = ("warning", "guard", "gold", "ungraded", "damaged", "out-of-memory", "stopped")

@@ -11,9 +11,9 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.track import tracker_class
-from tokencredit.track.identity import identify
-from tokencredit.track.protocol import Tracked, Tracker
+from tokencredit.trackers import tracker_class
+from tokencredit.trackers.identity import identify
+from tokencredit.trackers.protocol import Tracked, Tracker
 from tokencredit.trainer.callbacks import Listener
 from tokencredit.trainer.evaluate import Accuracy
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tokencredit.report.folder import Run
-from tokencredit.report.tokens import number
-from tokencredit.report.words import percent
+from tokencredit.report.format import percent
+from tokencredit.report.run_reader import Run
+from tokencredit.report.token_view import number
 from tokencredit.visible import brief
 
 KINDS = {
