@@ -11,7 +11,7 @@ import pytest
 from engine.runs import run as train
 from engine.runs import small_config
 from fault.command import assert_refused, tokencredit
-from tokencredit.commands.asked import Setting, parse_evaluate
+from tokencredit.commands.eval_settings import Setting, parse_evaluate
 from tokencredit.commands.evaluate import _check_gold, _tasks, run
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig

@@ -11,7 +11,7 @@ import tyro
 from pydantic import ValidationError
 
 from tokencredit.commands.credit import UNTIL_READ, config_layers
-from tokencredit.commands.output import choose_folder
+from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.messages import in_words
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.train import Diagnose, TrainConfig

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokencredit.commands.asked import EvaluateOptions, Setting, parse_evaluate
-from tokencredit.commands.output import check_new_file
+from tokencredit.commands.eval_settings import EvaluateOptions, Setting, parse_evaluate
+from tokencredit.commands.run_folder import check_new_file
 from tokencredit.commands.stored import is_run, stored_layer
 from tokencredit.config import knobs
 from tokencredit.config.resolve import resolve

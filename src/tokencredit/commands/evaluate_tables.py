@@ -8,7 +8,7 @@ from rich.table import Table
 
 from tokencredit.analysis.measure import Measured
 from tokencredit.analysis.suitability import Verdict
-from tokencredit.commands.asked import Setting
+from tokencredit.commands.eval_settings import Setting
 from tokencredit.estimates import Estimate
 from tokencredit.visible import brief, visible
 

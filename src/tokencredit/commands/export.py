@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from tokencredit.commands.output import choose_folder
+from tokencredit.commands.run_folder import choose_folder
 from tokencredit.errors import EXIT_OK
 from tokencredit.report.export import export_model
 

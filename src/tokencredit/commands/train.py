@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tokencredit.commands.flags import TRAIN, TrainingKind, TrainOptions, parse_train
-from tokencredit.commands.output import choose_folder
+from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.anchor import anchored
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.resume import accepted_changes

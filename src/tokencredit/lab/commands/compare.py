@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokencredit.commands.flags import TrainingKind, parse_train
-from tokencredit.commands.output import choose_folder
+from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.anchor import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
