@@ -10,8 +10,8 @@ from tokencredit.rollout_io.converted import Converted
 from tokencredit.rollout_io.load import Loaded
 from tokencredit.rollout_io.schema import is_missing, listed, number
 
-MARKS = frozenset({"prompt", "completion", "advantage"})
-NOTE = (
+TRL_COLUMNS = frozenset({"prompt", "completion", "advantage"})
+TRL_NOTE = (
     "TRL logs text without end tokens and without saying which responses were cut: every response is taken as finished, "
     "and its text is encoded anew"
 )
@@ -31,7 +31,7 @@ def from_trl(loaded: Loaded, *, score: str | None, render: Render | None) -> Con
             }
         )
     said = listed(chosen) if len(chosen) == 1 else f"the plain sum of {listed(chosen)} (TRL's reward weights are not in the file)"
-    return Converted(rows, (NOTE, f"score is {said}"))
+    return Converted(rows, (TRL_NOTE, f"score is {said}"))
 
 
 def _sum(rewards: Sequence[float]) -> float:
@@ -49,7 +49,7 @@ def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
             is_missing(value) for value in values
         )
 
-    numeric = [column for column in loaded.columns if column not in MARKS | {"step"} and only_numbers(column)]
+    numeric = [column for column in loaded.columns if column not in TRL_COLUMNS | {"step"} and only_numbers(column)]
     if asked is not None and asked in loaded.columns:
         return [asked]
     there = listed(numeric) or "none"

@@ -3,16 +3,17 @@
 from typing import Literal, get_args
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_io import convert, from_verl
 from tokencredit.rollout_io.chat import Render
+from tokencredit.rollout_io.convert import TRL_COLUMNS, from_trl
 from tokencredit.rollout_io.converted import Converted
+from tokencredit.rollout_io.from_verl import VERL_COLUMNS, from_verl
 from tokencredit.rollout_io.load import Loaded
 from tokencredit.rollout_io.schema import COLUMNS, listed
 
 Foreign = Literal["trl", "verl"]
 Format = Literal["tokencredit", "trl", "verl"]
 
-MARKS: dict[Foreign, frozenset[str]] = {"trl": convert.MARKS, "verl": from_verl.MARKS}
+MARKS: dict[Foreign, frozenset[str]] = {"trl": TRL_COLUMNS, "verl": VERL_COLUMNS}
 
 
 def format_of(loaded: Loaded) -> Format:
@@ -32,7 +33,7 @@ def convert_rows(loaded: Loaded, kind: Foreign, *, score: str | None = None, ren
     absent = MARKS[kind] - set(loaded.columns) - ({"score"} if score else set())
     if absent:
         raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {listed(sorted(absent))}; it holds {listed(loaded.columns)}")
-    return convert.from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl.from_verl(loaded, score=score)
+    return from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl(loaded, score=score)
 
 
 def known_columns(loaded: Loaded) -> Converted:

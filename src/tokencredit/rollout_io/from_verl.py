@@ -8,8 +8,8 @@ from tokencredit.rollout_io.converted import Converted
 from tokencredit.rollout_io.load import Loaded
 from tokencredit.rollout_io.schema import Place, listed, number, shortened, text
 
-MARKS = frozenset({"input", "output", "score"})
-NOTE = (
+VERL_COLUMNS = frozenset({"input", "output", "score"})
+VERL_NOTE = (
     "verl logs text without special tokens: the end token and the marks of a chat template are lost, every response is taken as "
     "finished, and text is encoded anew"
 )
@@ -33,7 +33,7 @@ def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
                 "answer": _answer(place, row.get("gts")),
             }
         )
-    return Converted(rows, (NOTE,) if score is None else (NOTE, f"score is {column}"))
+    return Converted(rows, (VERL_NOTE,) if score is None else (VERL_NOTE, f"score is {column}"))
 
 
 def _answer(place: Place, truth: Any) -> str | None:

@@ -50,15 +50,15 @@ def _load_parquet(path: Path, step: int | Literal["all"] | None) -> Loaded:
     columns = tuple(table.column_names)
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
         raise ConfigError(f"rollout file {path} has two columns called {listed(twice)}; keep one of them")
-    steps = _column(path, "step", table.column("step")) if "step" in columns else None
+    steps = _cells_of(path, "step", table.column("step")) if "step" in columns else None
     chosen = _choose_step(path, steps, range(1, table.num_rows + 1), step)
     kept = table if len(chosen.kept) == table.num_rows else table.take(chosen.kept)
-    cells = [_column(path, column, kept.column(column)) for column in columns]
+    cells = [_cells_of(path, column, kept.column(column)) for column in columns]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*cells, strict=True)]
     return Loaded(path, columns, rows, [Place(path, index + 1) for index in chosen.kept], chosen.step)
 
 
-def _column(path: Path, name: str, cells: Any) -> list[Any]:
+def _cells_of(path: Path, name: str, cells: Any) -> list[Any]:
     """Cells that python has no value for (nanoseconds, years beyond 9999, text that is not UTF-8) raise whatever they like."""
     try:
         return cells.to_pylist()

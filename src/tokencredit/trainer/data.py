@@ -14,7 +14,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import HeldOut, Problem, Task
 
-FILE = "data.json"
+DATA_FILE = "data.json"
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:
@@ -48,13 +48,13 @@ def held_out_problems(config: TrainConfig, task: Task) -> list[Problem]:
 
 def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
     """Write it where there is none; refuse to go on where it differs."""
-    path = folder.path / FILE
+    path = folder.path / DATA_FILE
     if not path.is_file():
         if any(folder.checkpoints.glob("step-*")):
             raise ConfigError(
-                f"{folder.path} has no {FILE}: it was begun by an earlier version, which held other problems out; start a run of its own"
+                f"{folder.path} has no {DATA_FILE}: it was begun by an earlier version, which held other problems out; start a run of its own"
             )
-        folder.write_json(FILE, found)
+        folder.write_json(DATA_FILE, found)
         return
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
         raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might be asked something else") from None
     if differs:
         raise ConfigError(
-            f"the data of this run has changed since it began ({', '.join(differs)} in {FILE}); put it back as it was, or start a run "
+            f"the data of this run has changed since it began ({', '.join(differs)} in {DATA_FILE}); put it back as it was, or start a run "
             "of its own"
         )
 

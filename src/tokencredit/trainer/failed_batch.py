@@ -35,7 +35,7 @@ from tokencredit.trainer.checkpoint import (
     write_state,
     writing,
 )
-from tokencredit.trainer.gold import FILE as GOLD
+from tokencredit.trainer.gold import GOLD_FILE
 from tokencredit.trainer.step import Stepper
 
 REFUSAL = "refusal.json"
@@ -52,8 +52,8 @@ def dump_refused(
         remove_folder(folder)
     with writing(folder), publishing(folder) as fresh:
         write_state(stepper.policy, stepper.optimizer, progress, fresh, generators)
-        if (run / GOLD).is_file():
-            shutil.copyfile(run / GOLD, fresh / GOLD)
+        if (run / GOLD_FILE).is_file():
+            shutil.copyfile(run / GOLD_FILE, fresh / GOLD_FILE)
         (fresh / "config.toml").write_text(to_toml(stepper.config), encoding="utf-8")
         said = {"step": progress.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
         (fresh / REFUSAL).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")

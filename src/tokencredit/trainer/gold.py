@@ -7,14 +7,14 @@ from tokencredit.errors import ConfigError
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import GoldChecking, GoldReport, Task
 
-FILE, NAMED = "gold.json", 3
+GOLD_FILE, NAMED = "gold.json", 3
 
 
 def check_gold(task: Task, folder: RunFolder) -> GoldReport | None:
     """None where there is nothing to check, or where this run has checked before: then the same rows are left out again."""
     if not isinstance(task, GoldChecking):
         return None
-    stored = folder.path / FILE
+    stored = folder.path / GOLD_FILE
     if not stored.is_file():
         return task.check_gold()
     task.leave_out(_read(stored))
@@ -37,5 +37,5 @@ def write_gold(report: GoldReport, folder: RunFolder) -> str | None:
         said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked: {named}{more}"
         if all(event.get("message") != said for event in folder.read("events.jsonl")):
             folder.append_event(0, "gold", said, {"failed": len(report.failed), "checked": report.checked})
-    folder.write_json(FILE, {"checked": report.checked, "failed": report.failed})
+    folder.write_json(GOLD_FILE, {"checked": report.checked, "failed": report.failed})
     return said

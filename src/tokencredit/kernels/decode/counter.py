@@ -19,7 +19,7 @@ class TwoUniforms(NamedTuple):
     token: Float[Tensor, "..."]
 
 
-def _product(factor: int, value: Int[Tensor, "..."]) -> tuple[Tensor, Tensor]:
+def _wide_product(factor: int, value: Int[Tensor, "..."]) -> tuple[Tensor, Tensor]:
     """Upper and lower half of a 64-bit product of two 32-bit numbers, with signed 64-bit integers."""
     low_part, high_part = factor * (value & 0xFFFF), factor * (value >> 16)
     middle = high_part + (low_part >> 16)
@@ -31,8 +31,8 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        high0, low0 = _product(MULTIPLIERS[0], c0)
-        high1, low1 = _product(MULTIPLIERS[1], c2)
+        high0, low0 = _wide_product(MULTIPLIERS[0], c0)
+        high1, low1 = _wide_product(MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + KEY_STEPS[0]) & LOW, (k1 + KEY_STEPS[1]) & LOW
     return c0, c1, c2, c3

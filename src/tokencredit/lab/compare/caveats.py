@@ -19,7 +19,7 @@ def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) ->
     reported = [row for row in rows if not row["tuning"]]
     shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
     found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
-    found += [*_lengths(summary), *_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few(summary)]
+    found += [*_lengths(summary), *_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few_seeds(summary)]
     return found
 
 
@@ -121,7 +121,7 @@ def _chance(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
     ]
 
 
-def _few(summary: dict[str, Any]) -> list[str]:
+def _few_seeds(summary: dict[str, Any]) -> list[str]:
     compared = [one["overall"] for one in summary["comparisons"] if one["pairs"]]
     if not compared:
         return []
