@@ -8,8 +8,8 @@ from functools import cache
 from claims.declaration import Study
 from claims.settings import SETTINGS
 from tokencredit.commands.flags import parse_train
-from tokencredit.config.anchor import anchored
 from tokencredit.config.resolve import to_toml
+from tokencredit.config.resume import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.compare.arms import make_arm, read_recipes
 from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs

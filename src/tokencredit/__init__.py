@@ -1,6 +1,10 @@
-"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use."""
+"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use.
+
+Which version this is.
+"""
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,3 +62,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def own_version() -> str:
+    """Of the installed package; a source tree that is only on the path has none, which must not cost anybody a page."""
+    try:
+        return version("tokencredit")
+    except PackageNotFoundError:
+        return "from source"

@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return EXIT_OK
     if arguments[0] in ("-V", "--version"):
-        from tokencredit.own_version import own_version
+        from tokencredit import own_version
 
         print(own_version())
         return EXIT_OK
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 def _complain(problem: Exception, how: str = "") -> None:
     """A message may quote a file or a model; what it quotes must not steer the terminal."""
-    from tokencredit.visible import visible
+    from tokencredit.text import visible
 
     said = "\n".join(visible(line) for line in str(problem).split("\n"))
     print(f"tokencredit: {how}{said}", file=sys.stderr)

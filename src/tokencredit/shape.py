@@ -1,12 +1,73 @@
-"""What is added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method."""
+"""What is added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method.
+
+The form every shaping takes: what is known of responses in, what is added to their scores out.
+
+DAPO's soft overlong penalty: a reward that falls linearly as a response nears the length limit (2503.14476).
+
+IBPO: a failure that its own policy repairs, shown a sibling, is worth more than one it cannot (2605.16302).
+
+KL in the reward: what drifting from a frozen reference costs a whole response.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.kl_penalty import kl_penalty
-from tokencredit.overlong import overlong_penalty
-from tokencredit.repair_bonus import repair_bonus
-from tokencredit.stage import ShapeInputs, ShapeMethod
+from tokencredit.types import Evidence
+
+
+class ShapeInputs(NamedTuple):
+    score: Float[Tensor, " seq"]
+    length: Int[Tensor, " seq"]
+    max_length: int
+    """Length limit of a response."""
+    repaired: Float[Tensor, " seq"] | None = None
+    """Share of a response's references with which the policy repaired it; 0 where none was tried."""
+
+
+class ShapeMethod(NamedTuple):
+    """`adjust(inputs, **knobs)` is added to the score; `needs` is what must be sampled for it."""
+
+    adjust: Callable[..., Tensor]
+    needs: frozenset[Evidence] = frozenset()
+
+
+def overlong_penalty(length: Int[Tensor, " seq"], *, max_length: int, buffer: float = 0.2, factor: float = 1.0) -> Float[Tensor, " seq"]:
+    """min(0, -factor (T - (L - b)) / b) with b = buffer x L: 0 up to L - b, -factor at the limit L.
+
+    `buffer` is a share of the limit; the authors' 4096 of 20480 tokens is 0.2. Lengths beyond L keep falling.
+    """
+    if not 0 < buffer <= 1:
+        raise ValueError(f"buffer is {buffer}; it must be a share of max_length above 0 and at most 1")
+    if max_length < 1:
+        raise ValueError(f"max_length is {max_length}; it must be at least 1")
+    width = buffer * max_length
+    return -factor * (length.double() - (max_length - width)).clamp(min=0) / width
+
+
+def repair_bonus(
+    score: Float[Tensor, " seq"],
+    repaired: Float[Tensor, " seq"],
+    *,
+    weight: float = 0.6,
+    repair_value: float = 0.5,
+    correct_above: float = 0.5,
+) -> Float[Tensor, " seq"]:
+    """Weight x repair_value x (share of references whose revision is right) for failures, 0 for successes.
+
+    A response that could not be graded (NaN score) is neither: 0.
+    """
+    if bool(((repaired < 0) | (repaired > 1) | repaired.isnan()).any()):
+        raise ValueError("repaired must be a share of references between 0 and 1")
+    return torch.where(score <= correct_above, weight * repair_value * repaired.double(), torch.zeros_like(repaired.double()))
+
+
+def kl_penalty(divergence: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"], *, beta: float) -> Float[Tensor, " seq"]:
+    """-beta x the sum of a response's per-token divergence estimates, taken at sampling time; carries no gradient."""
+    return -beta * divergence.detach().where(mask, 0.0).sum(-1)
 
 
 def _none(inputs: ShapeInputs) -> Tensor:

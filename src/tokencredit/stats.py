@@ -1,6 +1,16 @@
-"""Student's t, the distribution that paired differences are held against. Standard library only."""
+"""Student's t, the distribution that paired differences are held against. Standard library only.
+
+How sure a held-out accuracy is.
+
+What right and wrong samples say about a policy: estimates over problems, each with a 95 % interval. Plain numbers, no tensors.
+
+Problems are drawn independently of each other; samples of one problem are not, they share its difficulty. So every estimate is a mean
+over problems of one number per problem, and its uncertainty is that of this mean.
+"""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
@@ -48,3 +58,87 @@ def critical(freedom: float, alpha: float = 0.05) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if two_sided(middle, freedom) > alpha else (low, middle)
     return (low + high) / 2
+
+
+Z = 1.959963984540054
+"""Standard normal quantile of 95 %, both sides."""
+
+EXPLAINED = (
+    "95 % Wilson score interval of a binomial share over the number of problems. For sampled accuracy the samples of one problem "
+    "count as one observation, so that interval is on the wide side."
+)
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def wilson(share: float, problems: int) -> Interval:
+    """Every p with |share - p| <= z sqrt(p (1 - p) / n); never outside [0, 1], and not a point at 0 or 1."""
+    if problems < 1 or not 0 <= share <= 1:
+        raise ValueError(f"share is {share} of {problems} problems; give a share between 0 and 1 of at least one problem")
+    spread = Z**2 / problems
+    middle = (share + spread / 2) / (1 + spread)
+    half = Z / (1 + spread) * math.sqrt(share * (1 - share) / problems + spread / (4 * problems))
+    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+
+
+class Estimate(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+def pass_at_k(right: int, samples: int, k: int) -> float:
+    """Probability that k of a problem's samples, drawn without replacement, hold a right one: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased for the best of k fresh samples (Chen et al. 2021, arXiv:2107.03374), unlike 1 - (1 - c/n)^k, which is too low.
+    Exact whole numbers until the one division, so nothing overflows or cancels.
+    """
+    if not 1 <= k <= samples or not 0 <= right <= samples:
+        raise ValueError(f"k is {k} and {right} of {samples} samples are right; give 1 <= k <= samples and 0 <= right <= samples")
+    return 1 - math.comb(samples - right, k) / math.comb(samples, k)
+
+
+def mixed_at(scores: Sequence[float], size: int) -> float:
+    """Probability that a group of `size` of a problem's samples holds two different scores, so that comparing them teaches something.
+
+    Scores that are NaN could not be graded and are compared with nothing. Unbiased in the same sense as `pass_at_k`.
+    """
+    if not 1 <= size <= len(scores):
+        raise ValueError(f"a group of {size} cannot be drawn from {len(scores)} samples")
+    graded = [score for score in scores if score == score]
+    ungraded = len(scores) - len(graded)
+    kinds = [graded.count(score) for score in set(graded)]
+    if not kinds:
+        return 0.0
+    # All graded members alike, for each score; groups without a graded member were counted once for every score.
+    alike = sum(math.comb(count + ungraded, size) for count in kinds) - (len(kinds) - 1) * math.comb(ungraded, size)
+    return 1 - alike / math.comb(len(scores), size)
+
+
+def over_problems(values: Sequence[float], samples: int) -> Estimate:
+    """Mean of one number in [0, 1] per problem, with a Wilson interval at the effective number of observations.
+
+    n_eff = m (1 - m) / Var(mean), the variance being that of the problems' own numbers, widened as Student's t widens it; between the
+    number of problems (samples of a problem all alike) and the number of samples (problems all alike). A t-interval of the same
+    variance, or a bootstrap over problems, shrinks to a point where every problem is solved or none is; this one never does.
+    """
+    problems = len(values)
+    mean = math.fsum(values) / problems
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, problems - 1) / problems
+    most = problems * samples
+    effective = min(most, mean * (1 - mean) / variance) if variance > 0 else most if 0 < mean < 1 else problems
+    widened = effective * (Z / _students_t(problems - 1)) ** 2 if problems > 1 else 1
+    return Estimate(mean, *wilson(min(1.0, max(0.0, mean)), max(problems, int(widened))))
+
+
+def _students_t(freedom: int) -> float:
+    """Quantile of 95 %, both sides, as a series in 1 / freedom: within 1 % from five on, too small below, where the floor holds."""
+    return Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """1, 2, 4, ... and the number of samples itself."""
+    return sorted({2**power for power in range(samples.bit_length()) if 2**power <= samples} | {samples})

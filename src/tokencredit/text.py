@@ -1,6 +1,10 @@
-"""What somebody probably meant."""
+"""What somebody probably meant.
+
+Text as people may safely look at it: nothing invisible, nothing that moves other text.
+"""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -9,3 +13,56 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
+
+
+NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x7f": "␡"}
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Controls, format characters (bidi overrides, joiners), lone surrogates, private and unassigned ones, line separators."""
+
+BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs that have no ink: fillers of Hangul, the empty Braille cell."""
+
+COMBINING = frozenset({"Mn", "Me"})
+MARKS_IN_A_ROW = 2
+LONGEST = 2000
+
+
+def visible(text: str) -> str:
+    """`⏎` for a newline, `␀`-like signs for controls, `⟨U+202E⟩` for the rest that hides, `◌` under a mark with nothing to sit on.
+
+    More than two combining marks in a row are spelled out too: piled up they would cover the lines above.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    marks = 0
+    for index, character in enumerate(text):
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in COMBINING else 0
+        if character in NAMED:
+            shown.append(NAMED[character])
+        elif ord(character) < 32:
+            shown.append(chr(0x2400 + ord(character)))
+        elif kind in HIDDEN or character in BLANK or marks > MARKS_IN_A_ROW:
+            shown.append(f"⟨U+{ord(character):04X}⟩")
+        else:
+            shown.append("◌" + character if marks and index == 0 else character)
+    return "".join(shown)
+
+
+def brief(text: str, longest: int = 400) -> str:
+    """Visible, and with its end left out where it is longer than a person would read in a sentence or a table."""
+    if len(text) <= longest:
+        return visible(text)
+    return f"{visible(text[:longest])}… ({len(text) - longest:,} more characters)"
+
+
+def visible_in(value: object) -> object:
+    """Every string inside lists and tables, keys included, visible and not longer than LONGEST."""
+    if isinstance(value, str):
+        return brief(value, LONGEST)
+    if isinstance(value, dict):
+        return {brief(str(key), LONGEST): visible_in(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [visible_in(inner) for inner in value]
+    return value

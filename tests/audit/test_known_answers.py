@@ -22,8 +22,8 @@ from tokencredit.config import (
     SignBlindClipObjective,
     StratifiedBatching,
 )
+from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.recipes.entry import varied
 
 LINEAR = Recipe(objective=PolicyGradientObjective(), batching=QueryPreservedBatching())
 """Token-factorised, one divisor, no clip, centred advantages, whole groups."""

@@ -10,8 +10,8 @@ from tokencredit.audit.residual import ZERO, residual, step_kappa
 from tokencredit.audit.scene import Scene, plain_scene
 from tokencredit.audit.subject import Subject, assign, plan_for
 from tokencredit.config import QueryPreservedBatching
+from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.recipes.entry import varied
 from tokencredit.forward.padded import response_logits
 from tokencredit.kernels import token_logp
 

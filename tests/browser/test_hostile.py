@@ -12,7 +12,7 @@ from browser.hostile import PAYLOADS, Attack, hostile_config, hostile_diagnosis,
 from browser.made_up_run import make_run
 from tokencredit.report import blocks, write_report
 from tokencredit.report import page as writing
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 READ = """() => {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT, (node) =>

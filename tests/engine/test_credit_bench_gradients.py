@@ -8,8 +8,8 @@ import torch
 
 from engine.first_token_decides import RIGHT, subject
 from tokencredit.config import UniformCredit
+from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.recipes.entry import varied
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import response_logits, row_cost
 from tokencredit.kernels import entropy_of, token_logp

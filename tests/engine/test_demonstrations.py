@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tokencredit.config.base import knobs
-from tokencredit.config.choices import CHOICES
 from tokencredit.config.resolve import resolve
 from tokencredit.config.task import TaskFields
+from tokencredit.config.train import CHOICES
 from tokencredit.tasks import TASKS, Code, CotAdd, Demonstrating, Jsonl, Steps
 
 LADDERS = {name: kind.ladder for name, kind in CHOICES["task"].items() if issubclass(kind, TaskFields) and kind.ladder is not None}

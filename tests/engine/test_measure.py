@@ -15,9 +15,8 @@ from tokencredit.analysis.measure import Measured, measure
 from tokencredit.analysis.suitability import Ladder, best_of, judge
 from tokencredit.config.task import StepsTask
 from tokencredit.config.train import TrainConfig
-from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
-from tokencredit.intervals import wilson
 from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two, wilson
 from tokencredit.tasks import Problem, Steps
 
 NAN = math.nan

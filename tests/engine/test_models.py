@@ -8,8 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from tokencredit.bases import base_folder
-from tokencredit.config.anchor import anchored
 from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.resume import anchored
 from tokencredit.errors import ConfigError
 from tokencredit.models import find, hub, model_folder, pinned_name, smollm
 from tokencredit.storage.manifest import damage

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 
 from tokencredit.config import DeltaCredit, NtfCredit, PassAtKAdvantage, Recipe
+from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.recipes.entry import varied
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError

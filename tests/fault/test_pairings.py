@@ -11,9 +11,9 @@ from tokencredit.audit import CONDITIONS
 from tokencredit.audit.residual import step_kappa
 from tokencredit.audit.subject import Subject, assign, plan_for
 from tokencredit.config import Recipe
-from tokencredit.config.choices import CHOICES, STAGES
 from tokencredit.config.compatibility import RULES
 from tokencredit.config.resolve import resolve
+from tokencredit.config.train import CHOICES, STAGES
 from tokencredit.errors import ConfigError
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -15,7 +15,7 @@ from tokencredit.report.events import FEW, MOST, MOST_ROWS, Changed, Resume, Sai
 from tokencredit.report.notices import NOT_ISOLATED, TRUSTED, notices
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> None:

@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from tokencredit.own_version import own_version
+from tokencredit import own_version
 
 
 def test_installed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,5 +13,5 @@ def test_installed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("tokencredit.own_version.version", nowhere)
+    monkeypatch.setattr("tokencredit.version", nowhere)
     assert own_version() == "from source"

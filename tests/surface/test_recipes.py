@@ -9,8 +9,8 @@ from fault.command import tokencredit
 from tokencredit.commands.recipes import departures
 from tokencredit.config import Choice, Correction, Kl
 from tokencredit.config.base import Origin
-from tokencredit.config.choices import CHOICES, STAGES
 from tokencredit.config.recipes import FAMILIES, RECIPES
+from tokencredit.config.train import CHOICES, STAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY_CHOICE = [(stage, name, choice) for stage in STAGES for name, choice in CHOICES[stage].items()]

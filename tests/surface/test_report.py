@@ -23,7 +23,6 @@ from tokencredit.diagnose.cancellation import cancellation
 from tokencredit.diagnose.flips import flips
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.errors import ConfigError
-from tokencredit.intervals import Z, wilson
 from tokencredit.report import write_report
 from tokencredit.report.blocks import page_json, token_block
 from tokencredit.report.curves import curves
@@ -34,7 +33,8 @@ from tokencredit.report.selection import choose, fair_part, outside_in
 from tokencredit.report.show import choose_prompt, choose_step, token_view
 from tokencredit.report.svg import themed
 from tokencredit.report.token_view import read_step
-from tokencredit.visible import brief, visible
+from tokencredit.stats import Z, wilson
+from tokencredit.text import brief, visible
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.config.choices import CHOICES
+from tokencredit.config.train import CHOICES
 from tokencredit.grade.gym_guard import EVALUATED
 from tokencredit.tasks import TASKS
 from tokencredit.tasks.gym_settings import UNSUITED

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.estimates import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.forward.padded import response_extent
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.generate import respond
@@ -17,6 +16,7 @@ from tokencredit.rollout.grading import grade_rollouts, grade_with_reasons, resp
 from tokencredit.rollout.reward_parts import RIGHT, reward_parts
 from tokencredit.rollout.sample import Sampled
 from tokencredit.seeds import derive_seed
+from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.tasks import Problem, Task, gold_answer
 
 ROWS_AT_ONCE = 256

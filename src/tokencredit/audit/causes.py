@@ -11,7 +11,7 @@ from tokencredit.audit.residual import ZERO, Switches, residual
 from tokencredit.audit.scene import Scene
 from tokencredit.audit.subject import Assigned, Subject, assign, plan_for
 from tokencredit.config import KlCovObjective, QueryPreservedBatching, Recipe, RewardBalancedBatching, ShuffledBatching
-from tokencredit.config.recipes.entry import varied
+from tokencredit.config.recipe import varied
 from tokencredit.masked import group_statistics
 
 CAUSES: dict[str, str] = {

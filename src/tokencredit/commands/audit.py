@@ -48,7 +48,7 @@ def _subjects(options: AuditOptions) -> "list[Subject]":
     from tokencredit.audit import Subject
     from tokencredit.audit.own import load_objective
     from tokencredit.config import PpoClipObjective, Recipe
-    from tokencredit.config.recipes.entry import varied
+    from tokencredit.config.recipe import varied
 
     if options.objective is not None:
         if options.recipes:

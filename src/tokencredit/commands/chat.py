@@ -16,7 +16,7 @@ from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy

@@ -13,7 +13,7 @@ from tokencredit.rollout_io.chat import Render, chat_renderer
 from tokencredit.rollout_io.formats import convert_rows, format_of
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.write import check_out, write_rows
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 
 @dataclass(frozen=True)

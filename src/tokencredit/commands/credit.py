@@ -13,7 +13,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.rollout_io.write import check_out, write_columns
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 Layer = Mapping[str, Any]
 

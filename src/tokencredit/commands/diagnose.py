@@ -18,8 +18,7 @@ from tokencredit.config.train import Diagnose, TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.text import nearest
-from tokencredit.visible import visible
+from tokencredit.text import nearest, visible
 
 if TYPE_CHECKING:
     from tokencredit.storage.run_dir import RunFolder

@@ -13,7 +13,7 @@ from rich.table import Table
 from tokencredit.bases import shipped_bases
 from tokencredit.errors import EXIT_OK
 from tokencredit.storage.run_dir import PACKAGES
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 EXTRAS = {
     "tasks": ("reasoning-gym",),

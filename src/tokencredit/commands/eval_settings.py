@@ -13,13 +13,11 @@ from tokencredit.commands.flags import chosen_types
 from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
 from tokencredit.commands.table_flags import TABLES
 from tokencredit.config import CountOrZero, Frozen
-from tokencredit.config.choices import CHOICES
 from tokencredit.config.messages import in_words, shortened
 from tokencredit.config.resolve import overlay, read_toml, resolve
-from tokencredit.config.syntax import with_task_fields, with_task_flags
-from tokencredit.config.table_words import read_table
+from tokencredit.config.syntax import read_table, with_task_fields, with_task_flags
 from tokencredit.config.task import StepsTask, TaskChoice
-from tokencredit.config.train import Prompt, Sampling, TrainConfig
+from tokencredit.config.train import CHOICES, Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
 
 USAGE = "tokencredit evaluate MODEL [CONFIG.toml ...] [OPTIONS]"

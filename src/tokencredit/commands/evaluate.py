@@ -19,7 +19,7 @@ from tokencredit.rollout_io.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.atomic import write_whole
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 if TYPE_CHECKING:
     from tokencredit.analysis.measure import Measured

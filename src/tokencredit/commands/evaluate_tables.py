@@ -9,8 +9,8 @@ from rich.table import Table
 from tokencredit.analysis.measure import Measured
 from tokencredit.analysis.suitability import Verdict
 from tokencredit.commands.eval_settings import Setting
-from tokencredit.estimates import Estimate
-from tokencredit.visible import brief, visible
+from tokencredit.stats import Estimate
+from tokencredit.text import brief, visible
 
 
 def print_found(

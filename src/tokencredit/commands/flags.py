@@ -11,11 +11,10 @@ import tyro
 from pydantic import ValidationError
 
 from tokencredit.commands.table_flags import TABLES
-from tokencredit.config.choices import CHOICES, STAGES
 from tokencredit.config.messages import in_words
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_flags
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.train import CHOICES, STAGES, TrainConfig
 from tokencredit.errors import ConfigError
 
 USAGE = "tokencredit train [CONFIG.toml ...] [OPTIONS]"

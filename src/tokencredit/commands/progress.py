@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.report.terminal import credit_legend, credit_line
-from tokencredit.visible import brief, visible
+from tokencredit.text import brief, visible
 
 if TYPE_CHECKING:
     from tokencredit.analysis.showcase import ShownResponse

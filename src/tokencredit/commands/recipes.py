@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tokencredit.config import Choice, Frozen, Recipe, origin_of
-from tokencredit.config.choices import STAGES
 from tokencredit.config.recipes import FAMILIES, RECIPES, RecipeEntry
+from tokencredit.config.train import STAGES
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.text import nearest
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from tokencredit.errors import EXIT_GUARD, EXIT_OK
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 
 @dataclass(frozen=True)

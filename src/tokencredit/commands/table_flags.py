@@ -4,7 +4,7 @@ from typing import Any, get_origin
 
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from tokencredit.config.table_words import read_table, write_table
+from tokencredit.config.syntax import read_table, write_table
 
 TABLES = ConstructorRegistry()
 

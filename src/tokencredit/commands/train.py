@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tokencredit.commands.flags import TRAIN, TrainingKind, TrainOptions, parse_train
 from tokencredit.commands.run_folder import choose_folder
-from tokencredit.config.anchor import anchored
 from tokencredit.config.resolve import read_toml, resolve, to_toml
-from tokencredit.config.resume import accepted_changes
+from tokencredit.config.resume import accepted_changes, anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
 from tokencredit.storage.run_dir import RunFolder

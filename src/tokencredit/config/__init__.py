@@ -51,8 +51,7 @@ from tokencredit.config.objective import (
     SignBlindClipObjective,
 )
 from tokencredit.config.recipe import Recipe
-from tokencredit.config.shape import IbpoShape, NoShape, OverlongShape
-from tokencredit.config.terms import Correction, Kl
+from tokencredit.config.shape import Correction, IbpoShape, Kl, NoShape, OverlongShape
 
 __all__ = [
     "WITHOUT_SIBLINGS",

@@ -7,8 +7,7 @@ from tokencredit.config.advantage import AdvantageChoice
 from tokencredit.config.batching import BatchingChoice
 from tokencredit.config.credit import CreditChoice
 from tokencredit.config.objective import GmpoObjective, GspoObjective, ObjectiveChoice
-from tokencredit.config.shape import ShapeChoice
-from tokencredit.config.terms import Correction, Kl
+from tokencredit.config.shape import Correction, Kl, ShapeChoice
 
 
 class Stages(NamedTuple):

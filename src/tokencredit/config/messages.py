@@ -4,8 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tokencredit.config.choices import CHOICES
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.train import CHOICES, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.text import nearest
 

@@ -1,6 +1,10 @@
-"""A recipe: one choice per stage, and the terms that stand beside them."""
+"""A recipe: one choice per stage, and the terms that stand beside them.
 
-from typing import Annotated
+What the table of recipes holds for each name.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -10,8 +14,7 @@ from tokencredit.config.batching import BatchingChoice, ShuffledBatching
 from tokencredit.config.compatibility import Stages, senseless
 from tokencredit.config.credit import CreditChoice, UniformCredit
 from tokencredit.config.objective import ObjectiveChoice, PpoClipObjective
-from tokencredit.config.shape import NoShape, ShapeChoice
-from tokencredit.config.terms import Correction, Kl
+from tokencredit.config.shape import Correction, Kl, NoShape, ShapeChoice
 
 
 class Recipe(Frozen):
@@ -35,3 +38,22 @@ class Recipe(Frozen):
         if reason is not None:
             raise ValueError(reason)
         return self
+
+
+class RecipeEntry(NamedTuple):
+    recipe: Recipe
+    paper: str
+    summary: str
+    origins: Mapping[str, str] = {}
+    """Where a number comes from, by its path ("objective.clip_high"): every one that departs from its stage's default."""
+    caveats: tuple[str, ...] = ()
+    """What to know beyond what the chosen stages say themselves."""
+    asks_once: bool = False
+    """Made for one response to a prompt: a run asks as many prompts as it would have had responses, where nobody says otherwise."""
+    optimizer: Mapping[str, Any] = {}
+    """What it was tried with, over the task's preset and under files and flags."""
+
+
+def varied(recipe: Recipe, **choices: object) -> Recipe:
+    """The recipe with other choices, validated again as a whole."""
+    return Recipe.model_validate({**{field: getattr(recipe, field) for field in Recipe.model_fields}, **choices})

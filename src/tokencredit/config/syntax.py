@@ -1,10 +1,18 @@
-"""A task in one word: `countdown`, or with what it is about: `reasoning-gym:gcd`, `jsonl:rows.jsonl`, `own:my_task.py:Capitals`."""
+"""A task in one word: `countdown`, or with what it is about: `reasoning-gym:gcd`, `jsonl:rows.jsonl`, `own:my_task.py:Capitals`.
 
+A table in words, as on the command line: `min_words=2 max_words=4`. Values are JSON; what is no JSON is text.
+
+A recipe with settings of its own, as on the command line: `delta:credit.scope=group+credit.proxy=head`.
+"""
+
+import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from tokencredit.config.choices import CHOICES
 from tokencredit.config.messages import shortened
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.train import CHOICES
 from tokencredit.errors import ConfigError
 from tokencredit.text import nearest
 
@@ -44,3 +52,86 @@ def with_task_flags(flags: Sequence[str]) -> list[str]:
         for field, text in task_fields(given).items():
             spelled_out += [f"{FLAG}.{field}", text]
     return spelled_out
+
+
+BETWEEN_SETTINGS = re.compile(r"\+(?=[A-Za-z_][\w.-]*=)")
+"""A plus begins a setting only where a name and `=` follow: 1e+5 is a number."""
+
+
+def read_table(words: Sequence[str]) -> dict[str, Any]:
+    """ValueError for a word without a name; the last one counts where a name stands twice."""
+    table = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{word[:60]!r} is not written name=value")
+        table[name] = _read_value(value)
+    return table
+
+
+def write_table(table: Mapping[str, Any]) -> list[str]:
+    """Words that `read_table` reads back."""
+    return [f"{name}={_write_value(value)}" for name, value in table.items()]
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _write_value(value: Any) -> str:
+    return value if isinstance(value, str) and _read_value(value) == value else json.dumps(value)
+
+
+def settings_apart(label: str) -> tuple[str, list[str]]:
+    """The recipe of a label, and its settings as they were written."""
+    recipe, _, written = label.partition(":")
+    return recipe, BETWEEN_SETTINGS.split(written) if written else []
+
+
+class Wanted(NamedTuple):
+    label: str
+    """As it was written."""
+    recipe: str
+    settings: dict[str, Any]
+    """Dotted name -> value."""
+
+
+def read_recipe(label: str, may_vary: Sequence[str]) -> Wanted:
+    """`may_vary`: tables and dotted names that it may set. What values mean is not asked here."""
+    recipe, written = settings_apart(label)
+    if recipe not in RECIPES:
+        raise ConfigError(f"recipes: {shortened(recipe)} is not known; {nearest(recipe[:60], RECIPES)}")
+    if ":" in label and not written:
+        raise ConfigError(f"recipes: {shortened(label)} ends in a colon; write settings after it: {recipe}:credit.type=uniform")
+    try:
+        table = read_table(written)
+    except ValueError as problem:
+        raise ConfigError(f"recipes: {shortened(label)}: {problem}") from None
+    settings = {name.replace("-", "_"): value for name, value in table.items()}
+    for name in settings:
+        if name not in may_vary and not name.startswith(tuple(f"{table}." for table in may_vary)):
+            raise ConfigError(
+                f"recipes: {shortened(label)} sets {name}, which must be the same for all; a recipe may set {', '.join(may_vary)}"
+            )
+        if within := next((other for other in settings if other.startswith(f"{name}.")), None):
+            raise ConfigError(f"recipes: {shortened(label)} sets {name} and {within}, a part of it; name one of them")
+    return Wanted(label, recipe, settings)
+
+
+def as_layer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names as the tables of a config file."""
+    layer: dict[str, Any] = {}
+    for name, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".type")):
+        *tables, field = name.split(".")
+        place = layer
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[field] = value
+    return layer

@@ -5,7 +5,7 @@ Imports no torch, so that `tokencredit -h` answers at once.
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from tokencredit.config import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
 from tokencredit.config.base import OnlyWhen
@@ -334,3 +334,16 @@ class TrainConfig(Recipe):
         if self.filter_groups:
             return "filter_groups looks for groups whose scores differ"
         return None
+
+
+def _types_of(field: str) -> dict[str, type[BaseModel]]:
+    annotation = TrainConfig.model_fields[field].annotation
+    members = getattr(annotation, "__args__", (annotation,))
+    classes = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
+    return {member.model_fields["type"].default: member for member in classes if "type" in member.model_fields}
+
+
+CHOICES: dict[str, dict[str, type[BaseModel]]] = {field: types for field in TrainConfig.model_fields if (types := _types_of(field))}
+"""Field -> type name -> class."""
+
+STAGES = tuple(field for field in CHOICES if field in Recipe.model_fields)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokencredit.report.token_view import Response, StepTokens, number
-from tokencredit.visible import brief, visible
+from tokencredit.text import brief, visible
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokencredit.report.methods import flat, shown
 from tokencredit.report.run_reader import Run
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 
 class Difference(NamedTuple):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tokencredit.intervals import wilson
 from tokencredit.report.format import hundreds
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import number
+from tokencredit.stats import wilson
 
 MOST_POINTS = 400
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tokencredit.report.format import percent
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import number
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 KINDS = {
     "guard": "batch refused",

@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from tokencredit.intervals import Interval, wilson
 from tokencredit.report.run_reader import Run, setting
 from tokencredit.report.token_view import number
-from tokencredit.visible import brief
+from tokencredit.stats import Interval, wilson
+from tokencredit.text import brief
 
 
 @dataclass(frozen=True)

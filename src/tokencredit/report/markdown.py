@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 """Signs that Markdown, HTML inside of it, or a link that makes itself would read as more than a sign."""

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tokencredit.config import Recipe, origin_of
-from tokencredit.config.choices import STAGES
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
-from tokencredit.config.table_words import write_table
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.syntax import write_table
+from tokencredit.config.train import STAGES, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
-from tokencredit.visible import brief, visible
+from tokencredit.text import brief, visible
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokencredit.intervals import EXPLAINED, wilson
 from tokencredit.report.base import QUANTIZED, base_license, base_name, is_quantized
 from tokencredit.report.format import duration, grouped, percent
 from tokencredit.report.headline import Headline, headline
@@ -14,6 +13,7 @@ from tokencredit.report.methods import Methods, flat, methods, shown
 from tokencredit.report.notices import notices
 from tokencredit.report.run_reader import Run, setting
 from tokencredit.report.token_view import number
+from tokencredit.stats import EXPLAINED, wilson
 
 CONFIG_FILE = "run-config.toml"
 CAUTIONS = ("warning", "guard", "gold", "ungraded", "damaged", "out-of-memory", "stopped")

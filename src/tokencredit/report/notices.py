@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokencredit.report.methods import flat
 from tokencredit.report.run_reader import Run, setting
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 TRUSTED = (
     "Code shipped with the model was executed (trust_remote_code = true). "

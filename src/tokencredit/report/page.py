@@ -11,9 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit import own_version
 from tokencredit.errors import ConfigError
-from tokencredit.intervals import EXPLAINED
-from tokencredit.own_version import own_version
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.compare import differences
@@ -25,7 +24,8 @@ from tokencredit.report.methods import methods
 from tokencredit.report.notices import notices
 from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
-from tokencredit.visible import brief, visible_in
+from tokencredit.stats import EXPLAINED
+from tokencredit.text import brief, visible_in
 
 STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")
 SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")

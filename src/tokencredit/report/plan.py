@@ -5,7 +5,7 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, number
-from tokencredit.visible import visible_in
+from tokencredit.text import visible_in
 
 VERDICTS = ("right", "wrong", "ungraded")
 MOST_STEPS = 1000

@@ -9,7 +9,7 @@ from tokencredit.report.blocks import OF_FINDINGS, page_json, rounded, token_blo
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, number, read_step
-from tokencredit.visible import visible_in
+from tokencredit.text import visible_in
 
 PAGE_BUDGET = 5_000_000
 """Bytes a page may have."""

@@ -10,7 +10,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
 from tokencredit.report.terminal import shade
 from tokencredit.report.token_view import Response, StepTokens, read_step
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 
 class Colouring(NamedTuple):

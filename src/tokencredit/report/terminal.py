@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 BLUE, ORANGE, WHITE = (40, 110, 220), (225, 115, 20), (255, 255, 255)
 FAINT = 0.2

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
-from tokencredit.visible import brief, visible
+from tokencredit.text import brief, visible
 
 NEEDED = ("row", "group", "position", "text")
 EVIDENCE = (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokencredit.config.anchor import PATHS_OF_TASKS
 from tokencredit.config.messages import shortened
+from tokencredit.config.resume import PATHS_OF_TASKS
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.seeds import derive_seed

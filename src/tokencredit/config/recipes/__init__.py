@@ -1,12 +1,9 @@
 """Name -> recipe: one choice per stage, with the authors' numbers. A recipe fixes stages only; the rest is the run's."""
 
+from tokencredit.config.recipe import RecipeEntry
 from tokencredit.config.recipes.baselines import BASELINES
-from tokencredit.config.recipes.cancellation import CANCELLATION
-from tokencredit.config.recipes.controls import CONTROLS
-from tokencredit.config.recipes.entry import RecipeEntry
-from tokencredit.config.recipes.focus import FOCUS
-from tokencredit.config.recipes.ours import OURS
-from tokencredit.config.recipes.token_credit import TOKEN_CREDIT
+from tokencredit.config.recipes.ours import CONTROLS, OURS
+from tokencredit.config.recipes.token_credit import CANCELLATION, FOCUS, TOKEN_CREDIT
 
 FAMILIES: dict[str, dict[str, RecipeEntry]] = {
     "baselines": BASELINES,

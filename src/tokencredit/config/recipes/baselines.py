@@ -21,7 +21,7 @@ from tokencredit.config import (
     RlooAdvantage,
     SapoObjective,
 )
-from tokencredit.config.recipes.entry import RecipeEntry, varied
+from tokencredit.config.recipe import RecipeEntry, varied
 
 GRPO = Recipe(objective=PpoClipObjective(aggregation="sequence-mean"))
 DAPO = Recipe(shape=OverlongShape(), objective=PpoClipObjective(clip_low=0.2, clip_high=0.28, dual_clip=10.0))

@@ -1,8 +1,11 @@
-"""Of our own. No paper: what each is a reading of stands beside it."""
+"""Of our own. No paper: what each is a reading of stands beside it.
+
+Controls: what a method must beat before it means anything.
+"""
 
 from tokencredit.config import DeltaCredit, NtfKeepCredit, OneSidedCredit, SiblingContextCredit, SiblingValueCredit
+from tokencredit.config.recipe import RecipeEntry, varied
 from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS
-from tokencredit.config.recipes.entry import RecipeEntry, varied
 from tokencredit.config.recipes.token_credit import CRF, CRF_ORIGINS
 
 _SYMMETRIC = DeltaCredit(lam_min=0.0, lam_max=2.0, scope="group", proxy="head", coefficient_map="symmetric")
@@ -61,5 +64,24 @@ OURS: dict[str, RecipeEntry] = {
         "ours, after Rethinking Groups, 2606.17250",
         "dapo with a negative token filter that does not pull on entropy, to first order",
         DAPO_ORIGINS | {"credit.anneal": "ours", "credit.orthogonal": "ours"},
+    ),
+}
+
+
+CONTROLS: dict[str, RecipeEntry] = {
+    "positive-only": RecipeEntry(
+        varied(DAPO, credit=OneSidedCredit()), "control", "dapo on max(A, 0): only better responses teach", DAPO_ORIGINS
+    ),
+    "negative-only": RecipeEntry(
+        varied(DAPO, credit=OneSidedCredit(side="negative")),
+        "control",
+        "dapo on min(A, 0): only worse responses teach",
+        {**DAPO_ORIGINS, "credit.side": "ours"},
+    ),
+    "random-lambda": RecipeEntry(
+        varied(DAPO, credit=DeltaCredit(score="random")),
+        "control of DelTA, 2605.21467",
+        "delta with coefficients drawn at random",
+        {**DAPO_ORIGINS, "credit.score": "paper (an ablation); uniform draws are a reading"},
     ),
 }

@@ -1,21 +1,33 @@
-"""Methods that tell the tokens of a response apart."""
+"""Methods that tell the tokens of a response apart.
+
+Methods that let opposing signals cancel: objectives with exchangeable token gradients, and batching in which they meet.
+
+FADE and its static probes: which prompts and which sign the update leans on.
+"""
 
 from tokencredit.config import (
+    AsymAdvantage,
     CrfAdvantage,
     DeltaCredit,
+    DfpoObjective,
     DrGrpoAdvantage,
     EditMaskCredit,
+    FadeAdvantage,
     ForkingCredit,
     IbpoShape,
     KtaeCredit,
     NtfCredit,
+    PowerAdvantage,
     PpoClipObjective,
     ProcessCredit,
+    QueryPreservedBatching,
     Recipe,
     ReinforcePlusPlusAdvantage,
+    RewardBalancedBatching,
+    SignBlindClipObjective,
 )
+from tokencredit.config.recipe import RecipeEntry, varied
 from tokencredit.config.recipes.baselines import DAPO, DAPO_ORIGINS, GRPO, GRPO_ORIGINS
-from tokencredit.config.recipes.entry import RecipeEntry, varied
 
 _NTF_CLIP = PpoClipObjective(clip_low=0.2, clip_high=10.0, aggregation="sequence-mean")
 CRF_ORIGINS = {
@@ -83,4 +95,60 @@ TOKEN_CREDIT: dict[str, RecipeEntry] = {
         ("reading: the paper's second batch-level method was not found; this is a REINFORCE++-like one",),
         asks_once=True,
     ),
+}
+
+
+_DFPO_PAPER = "Token Gradient Cancellation, 2604.13088v1"
+_WHOLE_GROUPS = "reading: groups are kept whole, because a weight made exchangeable over half a group does not cancel"
+
+CANCELLATION: dict[str, RecipeEntry] = {
+    "cancellation": RecipeEntry(
+        varied(DAPO, batching=RewardBalancedBatching()),
+        "The Cancellation Hypothesis, 2605.08666",
+        "dapo whose optimizer steps hold whole groups, balanced between right and wrong",
+        DAPO_ORIGINS,
+        (
+            "reading: only the abstract was available",
+            "few prompts per optimizer step make its gradient noisier (metric prompts_per_optimizer_step)",
+        ),
+    ),
+    "grpo-fix": RecipeEntry(
+        Recipe(objective=SignBlindClipObjective(), batching=QueryPreservedBatching()),
+        _DFPO_PAPER,
+        "token ratios clipped alike for both signs, one divisor, whole groups",
+        caveats=(_WHOLE_GROUPS,),
+    ),
+    "dfpo": RecipeEntry(
+        Recipe(objective=DfpoObjective(), batching=QueryPreservedBatching()),
+        _DFPO_PAPER,
+        "sequence weights replaced by the group's smallest",
+        caveats=(_WHOLE_GROUPS,),
+    ),
+    "dfpo-orthogonal": RecipeEntry(
+        Recipe(objective=DfpoObjective(transform="orthogonal"), batching=QueryPreservedBatching()),
+        _DFPO_PAPER,
+        "sequence weights made orthogonal to the group's advantages",
+        {"objective.transform": "a published note on the paper"},
+        (_WHOLE_GROUPS, "no results of this variant were found"),
+    ),
+}
+
+
+_PAPER = "FADE, 2607.01490"
+_ORIGINS = {"objective.aggregation": "reading: not published", "objective.clip_low": "reading: not published"}
+_ORIGINS |= {"objective.clip_high": "reading: not published"}
+_CLIP = "the paper's clip and divisor were not found; PPO's 0.2 and the token mean stand in"
+
+FOCUS: dict[str, RecipeEntry] = {
+    "fade": RecipeEntry(
+        Recipe(advantage=FadeAdvantage()),
+        _PAPER,
+        "focus on hard prompts and on failures, adapted while training",
+        origins=_ORIGINS,
+        caveats=(_CLIP,),
+    ),
+    "power": RecipeEntry(
+        Recipe(advantage=PowerAdvantage()), _PAPER, "fade's difficulty axis held still", origins=_ORIGINS, caveats=(_CLIP,)
+    ),
+    "asym": RecipeEntry(Recipe(advantage=AsymAdvantage()), _PAPER, "fade's sign axis held still", origins=_ORIGINS, caveats=(_CLIP,)),
 }

@@ -17,11 +17,10 @@ from tokencredit.commands.flags import chosen_types
 from tokencredit.commands.run_folder import check_new_file
 from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
 from tokencredit.commands.table_flags import TABLES
-from tokencredit.config.choices import CHOICES
 from tokencredit.config.messages import in_words
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_fields, with_task_flags
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.train import CHOICES, TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.credit.order import QUICK, USUAL, CreditOrder, check_order
 from tokencredit.lab.credit.recipes import Field, find_contenders

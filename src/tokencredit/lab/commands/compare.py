@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokencredit.commands.flags import TrainingKind, parse_train
 from tokencredit.commands.run_folder import choose_folder
-from tokencredit.config.anchor import anchored
+from tokencredit.config.resume import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
@@ -27,7 +27,7 @@ from tokencredit.models import pinned_name
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import describe_environment
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 if TYPE_CHECKING:
     from tokencredit.lab.commands.compare_progress import AllRuns

@@ -11,7 +11,7 @@ from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
 from tokencredit.report.format import duration
-from tokencredit.visible import visible
+from tokencredit.text import visible
 
 
 def seconds_left(elapsed: float, done: float, left: float) -> float | None:

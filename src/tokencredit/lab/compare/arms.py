@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from tokencredit.config import Recipe
 from tokencredit.config.messages import shortened
-from tokencredit.config.recipe_words import Wanted, as_layer, read_recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, validated
+from tokencredit.config.syntax import Wanted, as_layer, read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.text import nearest

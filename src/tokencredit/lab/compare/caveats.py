@@ -19,7 +19,14 @@ def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) ->
     reported = [row for row in rows if not row["tuning"]]
     shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
     found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
-    found += [*_lengths(summary), *_rates(told), *_finalists(told), *_controls(summary, told), *_chance(summary, told), *_few_seeds(summary)]
+    found += [
+        *_lengths(summary),
+        *_rates(told),
+        *_finalists(told),
+        *_controls(summary, told),
+        *_chance(summary, told),
+        *_few_seeds(summary),
+    ]
     return found
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokencredit.intervals import wilson
 from tokencredit.lab.compare.intervals import DRAWS, Bounds, Intervals, Numbers, between, freedom_of, resamples, student
+from tokencredit.stats import wilson
 
 
 class Paired(NamedTuple):

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tokencredit.lab.compare.pairs import TOLD
 from tokencredit.lab.pages import effects
-from tokencredit.visible import brief, visible
+from tokencredit.text import brief, visible
 
 
 def print_comparison(told: dict[str, Any]) -> None:

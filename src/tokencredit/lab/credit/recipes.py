@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from tokencredit.config import DeltaCredit, Recipe, UniformCredit
 from tokencredit.config.messages import shortened
-from tokencredit.config.recipe_words import as_layer, read_recipe
+from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.recipes.entry import varied
 from tokencredit.config.resolve import read_toml, resolve
+from tokencredit.config.syntax import as_layer, read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 

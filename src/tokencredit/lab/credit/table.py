@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokencredit.lab.speed.part import Shown
-from tokencredit.visible import brief
+from tokencredit.text import brief
 
 Record = Mapping[str, Any]
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokencredit.config.table_words import settings_apart
+from tokencredit import own_version
+from tokencredit.config.syntax import settings_apart
 from tokencredit.errors import ConfigError
 from tokencredit.lab.pages import effects
-from tokencredit.own_version import own_version
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
-from tokencredit.visible import brief, visible_in
+from tokencredit.text import brief, visible_in
 
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit import own_version
 from tokencredit.lab.pages.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
-from tokencredit.own_version import own_version
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
 from tokencredit.storage.atomic import write_whole
-from tokencredit.visible import visible_in
+from tokencredit.text import visible_in
 
 Record = Mapping[str, Any]
 STYLES = ("page.css", "tokens.css", "bench.css")
