@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokencredit.advantage.c_rf import c_rf_advantage
-from tokencredit.advantage.group import grpo_advantage
+from tokencredit.advantage.group import c_rf_advantage, grpo_advantage
 from tokencredit.config.resolve import resolve
 from tokencredit.lab.compare.arms import with_settings
 from tokencredit.lab.credit.batch import draw_batch

@@ -52,23 +52,23 @@ def advantage_of(table, kind: str, inputs: AdvantageInputs, **options: Any) -> T
 
 MODULES = (
     "masked",
-    "advantage.preset",
+    "advantage.base",
     "advantage.base",
     "advantage.whitened",
-    "advantage.focal",
-    "advantage.group",
-    "advantage.dr_grpo",
-    "advantage.rloo",
-    "advantage.reinforce_pp",
-    "advantage.reinforce_pp_baseline",
-    "advantage.opo",
-    "advantage.gpg",
-    "advantage.pass_at_k",
     "advantage.fade",
-    "advantage.power",
-    "advantage.asym",
-    "advantage.c_rf",
-    "advantage.remax",
+    "advantage.group",
+    "advantage.group",
+    "advantage.group",
+    "advantage.whitened",
+    "advantage.whitened",
+    "advantage.group",
+    "advantage.group",
+    "advantage.group",
+    "advantage.fade",
+    "advantage.fade",
+    "advantage.fade",
+    "advantage.group",
+    "advantage.group",
     "advantage",
 )
 """In the order in which they import one another."""
@@ -118,19 +118,19 @@ REDUCTIONS: dict[str, Edit] = {
 """Sums, means, spreads and maxima over groups."""
 
 PRESETS: dict[str, Edit] = {
-    "ungraded is zero": Edit("advantage.preset", "nan=0.0) if preset.ungraded_counts_as_zero else reward", "nan=0.0)"),
+    "ungraded is zero": Edit("advantage.base", "nan=0.0) if preset.ungraded_counts_as_zero else reward", "nan=0.0)"),
     "ungraded is never zero": Edit(
-        "advantage.preset", "torch.nan_to_num(reward, nan=0.0) if preset.ungraded_counts_as_zero else reward", "reward"
+        "advantage.base", "torch.nan_to_num(reward, nan=0.0) if preset.ungraded_counts_as_zero else reward", "reward"
     ),
     "a lone response keeps its reward": Edit(
-        "advantage.preset", "reward if preset.lone_response_keeps_reward else torch.zeros_like(reward)", "reward"
+        "advantage.base", "reward if preset.lone_response_keeps_reward else torch.zeros_like(reward)", "reward"
     ),
 }
 """Groups of one, and responses without a grade."""
 
 BATCH_LEVEL: dict[str, Edit] = {
     "whitened within groups": Edit(
-        "advantage.reinforce_pp",
+        "advantage.whitened",
         "    return whitened(value, length",
         "    from tokencredit.masked import group_statistics\n\n"
         "    value = value - group_statistics(value, group).mean\n"
@@ -141,36 +141,34 @@ BATCH_LEVEL: dict[str, Edit] = {
     "a response without tokens is whitened": Edit("advantage.whitened", "(times > 0) & ", ""),
     "no guard against rounding": Edit("advantage.whitened", " & (std > 0)", ""),
     "tokens are responses": Edit(
-        "advantage.reinforce_pp", 'length if over == "tokens" else torch.ones_like(length)', "torch.ones_like(length)"
+        "advantage.whitened", 'length if over == "tokens" else torch.ones_like(length)', "torch.ones_like(length)"
     ),
-    "responses are tokens": Edit("advantage.reinforce_pp", 'length if over == "tokens" else torch.ones_like(length)', "length"),
-    "whitened over responses after the baseline": Edit(
-        "advantage.reinforce_pp_baseline", "centred), length, ", "centred), length.clamp(max=1), "
-    ),
+    "responses are tokens": Edit("advantage.whitened", 'length if over == "tokens" else torch.ones_like(length)', "length"),
+    "whitened over responses after the baseline": Edit("advantage.whitened", "centred), length, ", "centred), length.clamp(max=1), "),
     "the baseline is the batch's": Edit(
-        "advantage.reinforce_pp_baseline", "group_statistics(value, group)", "group_statistics(value, torch.zeros_like(group))"
+        "advantage.whitened", "group_statistics(value, group)", "group_statistics(value, torch.zeros_like(group))"
     ),
-    "a lone response is a zero": Edit("advantage.reinforce_pp_baseline", "torch.full_like(value, torch.nan)", "torch.zeros_like(value)"),
+    "a lone response is a zero": Edit("advantage.whitened", "torch.full_like(value, torch.nan)", "torch.zeros_like(value)"),
     "a dead group keeps its rounding": Edit(
-        "advantage.reinforce_pp_baseline", "torch.where(std > 0, value - mean, torch.zeros_like(value))", "value - mean"
+        "advantage.whitened", "torch.where(std > 0, value - mean, torch.zeros_like(value))", "value - mean"
     ),
-    "boost counts ungraded responses": Edit("advantage.gpg", "graded.sum(dtype=value.dtype) /", "len(value) /"),
-    "boost by positive rewards": Edit("advantage.gpg", "graded & (value != 0)", "graded & (value > 0)"),
+    "boost counts ungraded responses": Edit("advantage.group", "graded.sum(dtype=value.dtype) /", "len(value) /"),
+    "boost by positive rewards": Edit("advantage.group", "graded & (value != 0)", "graded & (value > 0)"),
     "boost per group": Edit(
-        "advantage.gpg",
+        "advantage.group",
         "    boost = graded",
         "    from tokencredit.masked import group_statistics\n\n"
         "    return dr_grpo_advantage(reward, group, preset=preset) / group_statistics(rewarded.double(), group).mean.clamp(min=1e-3)\n"
         "    boost = graded",
     ),
-    "no boost": Edit("advantage.gpg", "return boost * ", "return 1.0 * "),
+    "no boost": Edit("advantage.group", "return boost * ", "return 1.0 * "),
     "sides not balanced": Edit(
-        "advantage.c_rf", "mass / failure.sum().clamp(min=1) * failure", "mass / success.sum().clamp(min=1) * failure"
+        "advantage.group", "mass / failure.sum().clamp(min=1) * failure", "mass / success.sum().clamp(min=1) * failure"
     ),
-    "mass is the whole batch's": Edit("advantage.c_rf", "graded.sum(dtype=value.dtype) / sides", "len(value) / sides"),
-    "a single side is halved": Edit("advantage.c_rf", "sides = 2 if success.any() and failure.any() else 1", "sides = 2"),
-    "the threshold is a success": Edit("advantage.c_rf", "value > threshold", "value >= threshold"),
-    "ungraded is a failure": Edit("advantage.c_rf", "failure = graded & ~success", "failure = ~success"),
+    "mass is the whole batch's": Edit("advantage.group", "graded.sum(dtype=value.dtype) / sides", "len(value) / sides"),
+    "a single side is halved": Edit("advantage.group", "sides = 2 if success.any() and failure.any() else 1", "sides = 2"),
+    "the threshold is a success": Edit("advantage.group", "value > threshold", "value >= threshold"),
+    "ungraded is a failure": Edit("advantage.group", "failure = graded & ~success", "failure = ~success"),
     "the shaped reward is the outcome": Edit(
         "advantage.base", "function(inputs.score, inputs.group", "function(inputs.reward, inputs.group"
     ),
@@ -178,74 +176,74 @@ BATCH_LEVEL: dict[str, Edit] = {
 """Whitening, boosts and sides over the whole batch."""
 
 GROUP_LEVEL: dict[str, Edit] = {
-    "opo weighs responses alike": Edit("advantage.opo", "group_statistics(value, group, length)", "group_statistics(value, group)"),
+    "opo weighs responses alike": Edit("advantage.group", "group_statistics(value, group, length)", "group_statistics(value, group)"),
     "opo weighs by the inverse length": Edit(
-        "advantage.opo", "group_statistics(value, group, length)", "group_statistics(value, group, 720 // length.clamp(min=1))"
+        "advantage.group", "group_statistics(value, group, length)", "group_statistics(value, group, 720 // length.clamp(min=1))"
     ),
-    "opo leaves the batch uncompared": Edit("advantage.opo", "value - baseline", "value"),
-    "every leader is credited": Edit("advantage.pass_at_k", ".clamp(min=0)", ".clamp(min=0) + 0.1 * (value == best_sibling(value, group))"),
-    "losers are blamed": Edit("advantage.pass_at_k", ".clamp(min=0)", ""),
-    "lead over the mean": Edit("advantage.pass_at_k", "value - best_sibling(value, group)", "value - group_statistics(value, group).mean"),
-    "always normalised": Edit("advantage.pass_at_k", "if normalize:", "if True:"),
-    "never normalised": Edit("advantage.pass_at_k", "if normalize:", "if False:"),
-    "verl keeps a lone reward": Edit("advantage.pass_at_k", "rule._replace(lone_response_keeps_reward=False)", "rule"),
-    "rloo with its own reward": Edit("advantage.rloo", "count / (count - 1).clamp(min=1) * ", ""),
+    "opo leaves the batch uncompared": Edit("advantage.group", "value - baseline", "value"),
+    "every leader is credited": Edit("advantage.group", ".clamp(min=0)", ".clamp(min=0) + 0.1 * (value == best_sibling(value, group))"),
+    "losers are blamed": Edit("advantage.group", ".clamp(min=0)", ""),
+    "lead over the mean": Edit("advantage.group", "value - best_sibling(value, group)", "value - group_statistics(value, group).mean"),
+    "always normalised": Edit("advantage.group", "if normalize:", "if True:"),
+    "never normalised": Edit("advantage.group", "if normalize:", "if False:"),
+    "verl keeps a lone reward": Edit("advantage.group", "rule._replace(lone_response_keeps_reward=False)", "rule"),
+    "rloo with its own reward": Edit("advantage.group", "count / (count - 1).clamp(min=1) * ", ""),
 }
 """Comparisons within a group."""
 
 REMAX: dict[str, Edit] = {
-    "greedy scores in another order": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.flip(0).to(value.dtype)"),
-    "one greedy score for the batch": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.to(value.dtype).nanmean()"),
-    "no baseline": Edit("advantage.remax", "value - greedy_score.to(value.dtype)", "value + 0 * greedy_score"),
+    "greedy scores in another order": Edit("advantage.group", "greedy_score.to(value.dtype)", "greedy_score.flip(0).to(value.dtype)"),
+    "one greedy score for the batch": Edit("advantage.group", "greedy_score.to(value.dtype)", "greedy_score.to(value.dtype).nanmean()"),
+    "no baseline": Edit("advantage.group", "value - greedy_score.to(value.dtype)", "value + 0 * greedy_score"),
     "the larger of the two": Edit(
-        "advantage.remax", "value - greedy_score.to(value.dtype)", "torch.maximum(value, greedy_score) - greedy_score"
+        "advantage.group", "value - greedy_score.to(value.dtype)", "torch.maximum(value, greedy_score) - greedy_score"
     ),
     "divided by the baseline": Edit(
-        "advantage.remax", "value - greedy_score.to(value.dtype)", "(value - greedy_score) / (1 + greedy_score.abs())"
+        "advantage.group", "value - greedy_score.to(value.dtype)", "(value - greedy_score) / (1 + greedy_score.abs())"
     ),
     "compared in the batch too": Edit(
-        "advantage.remax", "value - greedy_score.to(value.dtype)", "value - greedy_score - (value - greedy_score).nanmean()"
+        "advantage.group", "value - greedy_score.to(value.dtype)", "value - greedy_score - (value - greedy_score).nanmean()"
     ),
     "compared in the group too": Edit(
-        "advantage.remax",
+        "advantage.group",
         "    return AdvantageOutcome(remax_advantage(inputs.reward,",
-        "    from tokencredit.advantage.dr_grpo import dr_grpo_advantage\n\n"
+        "    from tokencredit.advantage.group import dr_grpo_advantage\n\n"
         "    return AdvantageOutcome(remax_advantage(dr_grpo_advantage(inputs.reward, inputs.group),",
     ),
-    "an ungraded response scored 0": Edit("advantage.remax", "value - greedy", "value.nan_to_num() - greedy"),
-    "an ungraded greedy response scored 0": Edit("advantage.remax", "greedy_score.to(value.dtype)", "greedy_score.nan_to_num()"),
+    "an ungraded response scored 0": Edit("advantage.group", "value - greedy", "value.nan_to_num() - greedy"),
+    "an ungraded greedy response scored 0": Edit("advantage.group", "greedy_score.to(value.dtype)", "greedy_score.nan_to_num()"),
     "one ungraded greedy response silences all": Edit(
-        "advantage.remax", "greedy_score.to(value.dtype)", "(greedy_score + 0 * greedy_score.sum())"
+        "advantage.group", "greedy_score.to(value.dtype)", "(greedy_score + 0 * greedy_score.sum())"
     ),
 }
 """The greedy baseline."""
 
 POWER: dict[str, Edit] = {
-    "delta is ignored": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha)"),
-    "delta is turned over": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha, delta=1 / delta)"),
-    "delta for both sides": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha) / delta"),
-    "delta to the power of alpha": Edit("advantage.power", "alpha=alpha, delta=delta)", "alpha=alpha, delta=delta**alpha)"),
-    "failures weigh more unasked": Edit("advantage.power", "delta: float = 1.0", "delta: float = 0.5"),
+    "delta is ignored": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha)"),
+    "delta is turned over": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha, delta=1 / delta)"),
+    "delta for both sides": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha) / delta"),
+    "delta to the power of alpha": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha, delta=delta**alpha)"),
+    "failures weigh more unasked": Edit("advantage.fade", "delta: float = 1.0", "delta: float = 0.5"),
 }
 """Sign beside difficulty."""
 
 FOCAL: dict[str, Edit] = {
-    "one power too many": Edit("advantage.focal", "unsolved.pow(alpha - 1)", "unsolved.pow(alpha)"),
-    "focus on easy prompts": Edit("advantage.focal", "unsolved = 1 - mean", "unsolved = mean"),
+    "one power too many": Edit("advantage.fade", "unsolved.pow(alpha - 1)", "unsolved.pow(alpha)"),
+    "focus on easy prompts": Edit("advantage.fade", "unsolved = 1 - mean", "unsolved = mean"),
     "the batch's difficulty": Edit(
-        "advantage.focal", "unsolved = 1 - mean", "unsolved = 1 - group_statistics(value, torch.zeros_like(group)).mean"
+        "advantage.fade", "unsolved = 1 - mean", "unsolved = 1 - group_statistics(value, torch.zeros_like(group)).mean"
     ),
-    "zero to the zero is zero": Edit("advantage.focal", "float(alpha == 1)", "0.0"),
+    "zero to the zero is zero": Edit("advantage.fade", "float(alpha == 1)", "0.0"),
     "a pole at solved prompts": Edit(
-        "advantage.focal",
+        "advantage.fade",
         "torch.where(solved, torch.full_like(mean, float(alpha == 1)), unsolved.pow(alpha - 1))",
         "unsolved.pow(alpha - 1)",
     ),
-    "successes are divided": Edit("advantage.focal", "value < mean", "value > mean"),
-    "failures are multiplied": Edit("advantage.focal", "centred / delta", "centred * delta"),
-    "both sides are divided": Edit("advantage.focal", "torch.where(value < mean, centred / delta, centred)", "centred / delta"),
-    "peak of the symmetric mass": Edit("advantage.power", "(1 + alpha) / 4 * (1 + 1 / alpha) ** alpha", "(1 + alpha) / 4 * 2**alpha"),
-    "always lifted": Edit("advantage.power", 'if scale == "peak" else 1.0', "if True else 1.0"),
+    "successes are divided": Edit("advantage.fade", "value < mean", "value > mean"),
+    "failures are multiplied": Edit("advantage.fade", "centred / delta", "centred * delta"),
+    "both sides are divided": Edit("advantage.fade", "torch.where(value < mean, centred / delta, centred)", "centred / delta"),
+    "peak of the symmetric mass": Edit("advantage.fade", "(1 + alpha) / 4 * (1 + 1 / alpha) ** alpha", "(1 + alpha) / 4 * 2**alpha"),
+    "always lifted": Edit("advantage.fade", 'if scale == "peak" else 1.0', "if True else 1.0"),
 }
 """Difficulty, sign and scale."""
 

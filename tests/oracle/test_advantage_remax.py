@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageInputs
-from tokencredit.advantage.remax import remax_advantage
+from tokencredit.advantage.group import remax_advantage
 
 NAN = math.nan
 SEEDS = range(6)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import torch
 
-from tokencredit.advantage.dr_grpo import dr_grpo_advantage
+from tokencredit.advantage.group import dr_grpo_advantage
 from tokencredit.credit import CREDITS, CreditInputs
 
 NAN = math.nan

@@ -5,21 +5,19 @@ from typing import Literal, get_args
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.advantage.asym import asym_advantage
-from tokencredit.advantage.base import Advantage, AdvantageInputs, AdvantageOutcome, from_lengths, from_rewards, from_scores
-from tokencredit.advantage.c_rf import c_rf_advantage
-from tokencredit.advantage.dr_grpo import dr_grpo_advantage
-from tokencredit.advantage.fade import fade_advantage
-from tokencredit.advantage.gpg import gpg_advantage
-from tokencredit.advantage.group import grpo_advantage
-from tokencredit.advantage.opo import opo_advantage
-from tokencredit.advantage.pass_at_k import pass_at_k_advantage
-from tokencredit.advantage.power import power_advantage
-from tokencredit.advantage.preset import PresetName
-from tokencredit.advantage.reinforce_pp import reinforce_pp_advantage
-from tokencredit.advantage.reinforce_pp_baseline import reinforce_pp_baseline_advantage
-from tokencredit.advantage.remax import remax_stage
-from tokencredit.advantage.rloo import rloo_advantage
+from tokencredit.advantage.base import Advantage, AdvantageInputs, AdvantageOutcome, PresetName, from_lengths, from_rewards, from_scores
+from tokencredit.advantage.fade import asym_advantage, fade_advantage, power_advantage
+from tokencredit.advantage.group import (
+    c_rf_advantage,
+    dr_grpo_advantage,
+    gpg_advantage,
+    grpo_advantage,
+    opo_advantage,
+    pass_at_k_advantage,
+    remax_stage,
+    rloo_advantage,
+)
+from tokencredit.advantage.whitened import reinforce_pp_advantage, reinforce_pp_baseline_advantage
 from tokencredit.types import Evidence
 
 ADVANTAGES: dict[str, Advantage] = {

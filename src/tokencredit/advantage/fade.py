@@ -1,11 +1,42 @@
-"""FADE: focus on hard prompts while prompts are hard, and push failures more when entropy is low (2607.01490)."""
+"""The advantage that FADE and its static probes share: weighted by how hard the prompt is, and by sign (2607.01490).
+
+FADE: focus on hard prompts while prompts are hard, and push failures more when entropy is low (2607.01490).
+
+FADE's static difficulty probe: prompts that are solved rarely weigh more (2607.01490).
+
+FADE's static sign probe: failures weigh 1 / delta (2607.01490).
+"""
 
 import math
+from typing import Literal
 
-from tokencredit.advantage.base import AdvantageInputs, AdvantageOutcome
-from tokencredit.advantage.focal import focal_advantage
-from tokencredit.masked import masked_mean
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tokencredit.advantage.base import PRESETS, AdvantageInputs, AdvantageOutcome, comparable, settled
+from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.types import State
+
+
+def focal_advantage(
+    reward: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, alpha: float = 1.0, delta: float = 1.0
+) -> Float[Tensor, " seq"]:
+    """A_i = q^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g;  q = max(0, 1 - mean_g).
+
+    q = 0 weighs 0, but 0^0 is 1: alpha 1 and delta 1 are Dr.GRPO to the bit. Below alpha 1 the power has a pole at q = 0,
+    where the mass q^alpha vanishes, so there too 0. A group of one and a NaN reward give 0.
+    """
+    ours = PRESETS["tokencredit"]
+    value = comparable(reward, ours)
+    count, mean, _ = group_statistics(value, group)
+    unsolved = 1 - mean
+    # A mean that is 1 but for rounding is 1; beside the pole the rounding would decide the weight.
+    solved = unsolved <= 4 * torch.finfo(value.dtype).eps
+    focus = torch.where(solved, torch.full_like(mean, float(alpha == 1)), unsolved.pow(alpha - 1))
+    centred = value - mean
+    signed = torch.where(value < mean, centred / delta, centred)
+    return settled(focus * signed, value, count, ours)
 
 
 def fade_alpha(solve_rate: float, *, alpha_max: float = 3.0) -> float:
@@ -85,3 +116,26 @@ def fade_advantage(
     )
     advantage = focal_advantage(inputs.reward, inputs.group, alpha=after["alpha"], delta=after["delta"])
     return AdvantageOutcome(advantage, after)
+
+
+def power_advantage(
+    reward: Float[Tensor, " seq"],
+    group: Int[Tensor, " seq"],
+    *,
+    alpha: float = 2.0,
+    delta: float = 1.0,
+    scale: Literal["none", "peak"] = "none",
+) -> Float[Tensor, " seq"]:
+    """A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g): a mass of C p (1 - p)^alpha on either side, over delta on the failures'.
+
+    `scale` "none" takes C = 1; "peak" lifts the largest mass, at p = 1 / (1 + alpha), to 1/4. Edge cases: focal.py.
+    """
+    if scale not in ("none", "peak"):
+        raise ValueError(f"scale is {scale!r}; it must be none or peak")
+    constant = (1 + alpha) / 4 * (1 + 1 / alpha) ** alpha if scale == "peak" else 1.0
+    return constant * focal_advantage(reward, group, alpha=alpha, delta=delta)
+
+
+def asym_advantage(reward: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, delta: float = 0.5) -> Float[Tensor, " seq"]:
+    """A_i = R_i - mean_g, divided by delta where R_i < mean_g; a group of one and a NaN reward give 0."""
+    return focal_advantage(reward, group, alpha=1.0, delta=delta)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.advantage.rloo import rloo_advantage
+from tokencredit.advantage.group import rloo_advantage
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost
