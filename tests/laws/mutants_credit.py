@@ -5,12 +5,12 @@ from types import SimpleNamespace
 from laws.source_edits import Edit, loaded_with
 
 MODULES = (
-    "credit.ntf",
-    "credit.forking",
-    "credit.contingency",
+    "credit.masks",
+    "credit.masks",
     "credit.ktae",
-    "credit.one_sided",
-    "credit.edit_mask",
+    "credit.ktae",
+    "credit.masks",
+    "credit.masks",
     "credit.process",
     "repair_bonus",
     "rollout.edits",
@@ -23,56 +23,56 @@ def credit_with(edit: Edit | None = None) -> SimpleNamespace:
 
 
 SELECTION: dict[str, Edit] = {
-    "a rounding counts as a token": Edit("credit.ntf", " * (1 - SLACK)", ""),
-    "rounded down": Edit("credit.ntf", ".ceil()", ".floor()"),
-    "rounded to nearest": Edit("credit.ntf", ".ceil()", ".round()"),
-    "one token too many": Edit("credit.ntf", ".ceil().long()", ".ceil().long() + 1"),
-    "the surest tokens are penalised": Edit("credit.ntf", "inputs.logp.where(", "(-inputs.logp).where("),
+    "a rounding counts as a token": Edit("credit.masks", " * (1 - SLACK)", ""),
+    "rounded down": Edit("credit.masks", ".ceil()", ".floor()"),
+    "rounded to nearest": Edit("credit.masks", ".ceil()", ".round()"),
+    "one token too many": Edit("credit.masks", ".ceil().long()", ".ceil().long() + 1"),
+    "the surest tokens are penalised": Edit("credit.masks", "inputs.logp.where(", "(-inputs.logp).where("),
     "later tokens win ties": Edit(
-        "credit.ntf",
+        "credit.masks",
         "inputs.logp.where(inputs.mask, torch.inf).argsort(",
         "inputs.mask.shape[1] - 1 - inputs.logp.where(inputs.mask, torch.inf).flip(-1).argsort(",
     ),
-    "padding is ranked": Edit("credit.ntf", "inputs.logp.where(inputs.mask, torch.inf)", "inputs.logp"),
+    "padding is ranked": Edit("credit.masks", "inputs.logp.where(inputs.mask, torch.inf)", "inputs.logp"),
     "length is the padded width": Edit(
-        "credit.ntf", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(place), keep=keep)"
+        "credit.masks", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(place), keep=keep)"
     ),
-    "positive responses are filtered too": Edit("credit.ntf", " | (inputs.advantage >= 0)[:, None]", ""),
-    "only positive responses are filtered": Edit("credit.ntf", "(inputs.advantage >= 0)", "(inputs.advantage < 0)"),
-    "zero advantage is filtered": Edit("credit.ntf", "(inputs.advantage >= 0)", "(inputs.advantage > 0)"),
-    "the most decided tokens": Edit("credit.forking", "argsort(descending=True", "argsort(descending=False"),
+    "positive responses are filtered too": Edit("credit.masks", " | (inputs.advantage >= 0)[:, None]", ""),
+    "only positive responses are filtered": Edit("credit.masks", "(inputs.advantage >= 0)", "(inputs.advantage < 0)"),
+    "zero advantage is filtered": Edit("credit.masks", "(inputs.advantage >= 0)", "(inputs.advantage > 0)"),
+    "the most decided tokens": Edit("credit.masks", "argsort(descending=True", "argsort(descending=False"),
     "later rows win ties": Edit(
-        "credit.forking",
+        "credit.masks",
         "inputs.entropy.where(inputs.mask, -torch.inf).flatten().argsort(",
         "inputs.mask.numel() - 1 - inputs.entropy.where(inputs.mask, -torch.inf).flatten().flip(0).argsort(",
     ),
-    "padding has entropy": Edit("credit.forking", "inputs.entropy.where(inputs.mask, -torch.inf)", "inputs.entropy"),
-    "padding is available": Edit("credit.forking", "inputs.mask.sum()", "torch.tensor(inputs.mask.numel())"),
-    "the divisor is never the kept": Edit("credit.forking", 'divisor == "kept" and count', "False"),
-    "the divisor is always the kept": Edit("credit.forking", 'divisor == "kept" and count', "count"),
-    "the weight is the share": Edit("credit.forking", "int(available) / count", "count / int(available)"),
-    "the other side": Edit("credit.one_sided", 'side == "positive" else', 'side != "positive" else'),
-    "zero is on both sides": Edit("credit.one_sided", "inputs.advantage > 0", "inputs.advantage >= 0"),
-    "both sides": Edit("credit.one_sided", "inputs.advantage < 0", "inputs.advantage != 0"),
-    "what the repair left alone": Edit("credit.edit_mask", ".where(inputs.edited, ", ".where(~inputs.edited, "),
-    "unchanged is always 0": Edit("credit.edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, 0.0)"),
-    "edited tokens weigh more": Edit("credit.edit_mask", "(inputs.edited, unchanged)", "(inputs.edited, unchanged) * (2 - unchanged)"),
+    "padding has entropy": Edit("credit.masks", "inputs.entropy.where(inputs.mask, -torch.inf)", "inputs.entropy"),
+    "padding is available": Edit("credit.masks", "inputs.mask.sum()", "torch.tensor(inputs.mask.numel())"),
+    "the divisor is never the kept": Edit("credit.masks", 'divisor == "kept" and count', "False"),
+    "the divisor is always the kept": Edit("credit.masks", 'divisor == "kept" and count', "count"),
+    "the weight is the share": Edit("credit.masks", "int(available) / count", "count / int(available)"),
+    "the other side": Edit("credit.masks", 'side == "positive" else', 'side != "positive" else'),
+    "zero is on both sides": Edit("credit.masks", "inputs.advantage > 0", "inputs.advantage >= 0"),
+    "both sides": Edit("credit.masks", "inputs.advantage < 0", "inputs.advantage != 0"),
+    "what the repair left alone": Edit("credit.masks", ".where(inputs.edited, ", ".where(~inputs.edited, "),
+    "unchanged is always 0": Edit("credit.masks", "(inputs.edited, unchanged)", "(inputs.edited, 0.0)"),
+    "edited tokens weigh more": Edit("credit.masks", "(inputs.edited, unchanged)", "(inputs.edited, unchanged) * (2 - unchanged)"),
 }
 """Which tokens keep their credit."""
 
 STATISTICS: dict[str, Edit] = {
     "one tail": Edit(
-        "credit.contingency",
+        "credit.ktae",
         "more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + ALIKE",
         "more_probable = k < a[:, None]",
     ),
-    "ties split by rounding": Edit("credit.contingency", "ALIKE = 1e-7", "ALIKE = -1e-7"),
-    "impossible tables": Edit("credit.contingency", ".where(possible, -torch.inf)", ""),
-    "a chance beyond its margins": Edit("credit.contingency", " - _log_choose(column + other, row)[:, None]", ""),
-    "p is hardly ever 1": Edit("credit.contingency", "p_value.where(more_probable.any(-1), 1.0)", "p_value * (1 - 1e-12)"),
-    "gain in nats": Edit("credit.contingency", " * math.log(2)", ""),
-    "gain forgets absence": Edit("credit.contingency", "torch.stack([a, b, c, d])", "torch.stack([a, b, 0 * c, 0 * d])"),
-    "gain is a sum": Edit("credit.contingency", "total.clamp(min=1) * math", "math"),
+    "ties split by rounding": Edit("credit.ktae", "ALIKE = 1e-7", "ALIKE = -1e-7"),
+    "impossible tables": Edit("credit.ktae", ".where(possible, -torch.inf)", ""),
+    "a chance beyond its margins": Edit("credit.ktae", " - _log_choose(column + other, row)[:, None]", ""),
+    "p is hardly ever 1": Edit("credit.ktae", "p_value.where(more_probable.any(-1), 1.0)", "p_value * (1 - 1e-12)"),
+    "gain in nats": Edit("credit.ktae", " * math.log(2)", ""),
+    "gain forgets absence": Edit("credit.ktae", "torch.stack([a, b, c, d])", "torch.stack([a, b, 0 * c, 0 * d])"),
+    "gain is a sum": Edit("credit.ktae", "total.clamp(min=1) * math", "math"),
 }
 """Fisher's test and the information gain."""
 

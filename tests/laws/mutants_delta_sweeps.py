@@ -11,7 +11,7 @@ from tokencredit.credit.features import DeviceFeatures
 
 MODULES = (
     "credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.features", "credit.delta.layout",
-    "credit.delta.batched_vectors", "credit.delta.batched", "credit.delta.hidden_gradient", "credit.delta.dispatch", "credit.delta",
+    "credit.delta.batched_vectors", "credit.delta.batched", "credit.delta.vectors", "credit.delta.dispatch", "credit.delta",
 )  # fmt: skip
 """In the order in which they import one another."""
 
@@ -45,7 +45,7 @@ SWEEPS: dict[str, Edit] = {
     "sides share one mass": Edit(LEAN, ".total[:, 0].clamp(min=FLOOR)", ".total[:, 0].view(-1, 2).sum(1).repeat_interleave(2)"),
     "empty slots of the head have products": Edit("credit.delta.batched_vectors", "dot.where(tiles.place >= 0, 0.0)", "dot"),
     "row proxy without confidence": Edit(SWEPT, "-logp[piece.tiles.cell].expm1()", "1 + 0 * logp[piece.tiles.cell]"),
-    "hidden gradient of all tokens": Edit("credit.delta.hidden_gradient", "if top_k >= len(head):", "if True:"),
+    "hidden gradient of all tokens": Edit("credit.delta.vectors", "if top_k >= len(head):", "if True:"),
     "a chunk replaces the sum before it": Edit(LEAN, "total = summed if total is None else total + summed", "total = summed"),
     "places of other tokens": Edit(SWEPT, "2 * scopes.most, place - run.start", "2 * scopes.most, (place - run.start) // 2"),
     "chunks of a scope forgotten": Edit(SWEPT, "for number in wanted or [0]:", "for number in wanted[:1] or [0]:"),

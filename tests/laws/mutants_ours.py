@@ -5,16 +5,16 @@ from types import SimpleNamespace
 from laws.source_edits import Edit, loaded_with
 
 MODULES = (
-    "credit.carried",
+    "credit.base",
     "credit.delta.vectors",
     "credit.delta.accumulators",
     "credit.delta.algorithm",
     "credit.delta",
-    "credit.ntf",
+    "credit.masks",
     "credit.ntf_keep",
     "credit.siblings",
     "credit.sibling_credit",
-    "credit.sibling_context",
+    "credit.sibling_credit",
 )
 """In an order in which every module comes after those that it imports."""
 
@@ -104,9 +104,9 @@ SIBLINGS: dict[str, Edit] = {
         "credit.sibling_credit", "(-distance(run, slice(None)) / scale).exp()", "(-distance(run, slice(None)).square() / scale).exp()"
     ),
     "cosine is forgotten": Edit("credit.sibling_credit", 'if metric == "cosine":', "if False:"),
-    "a gap in the context": Edit("credit.sibling_context", "same &= last", "same = last"),
-    "the context holds the token": Edit("credit.sibling_context", "[:, : tokens.shape[1]].flip(-1)", "[:, 1:].flip(-1)"),
-    "nothing in common is something": Edit("credit.sibling_context", "if matched else 0.0", "if True else 0.0"),
+    "a gap in the context": Edit("credit.sibling_credit", "same &= last", "same = last"),
+    "the context holds the token": Edit("credit.sibling_credit", "[:, : tokens.shape[1]].flip(-1)", "[:, 1:].flip(-1)"),
+    "nothing in common is something": Edit("credit.sibling_credit", "if matched else 0.0", "if True else 0.0"),
 }
 """Who speaks for a place, what is believed of it, and what becomes of it."""
 

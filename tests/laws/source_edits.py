@@ -11,7 +11,7 @@ from unittest import mock
 
 class Edit(NamedTuple):
     module: str
-    """Below the package: "credit.ntf"."""
+    """Below the package: "credit.masks"."""
     right: str
     wrong: str
 

@@ -17,7 +17,7 @@ from tokencredit.config.credit import EditMaskCredit, ForkingCredit, KtaeCredit,
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.shape import IbpoShape
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.credit.ntf import kept_tokens
+from tokencredit.credit.masks import kept_tokens
 from tokencredit.pipeline.build import build_credit
 from tokencredit.shape import repair_bonus
 

@@ -22,7 +22,7 @@ from oracle.delta_oracle import (
 from oracle.test_delta import PROXIES, coefficients, rollouts
 from tokencredit.config.credit import DeltaCredit
 from tokencredit.credit import CreditInputs
-from tokencredit.credit.carried import check_carried, pack, unpack
+from tokencredit.credit.base import check_carried, pack, unpack
 from tokencredit.credit.delta import delta_credit
 from tokencredit.credit.features import DeviceFeatures
 
@@ -143,7 +143,7 @@ def test_a_direction_too_large_to_carry_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ValueError, match=r"is 151,936 x 896 numbers \(545 MB in every checkpoint\), and at most 8,388,608 \(34 MB\)"):
         check_carried((151_936, 896), "direction", "use another proxy")
     check_carried((4096,), "direction", "")
-    monkeypatch.setattr("tokencredit.credit.carried.MOST", 10)
+    monkeypatch.setattr("tokencredit.credit.base.MOST", 10)
     with pytest.raises(ValueError, match=r"direction with proxy 'head' is 7 x 4 numbers .* use proxy 'hidden-gradient' or 'row'"):
         delta_credit(rollouts(70), {}, momentum=0.5, proxy="head")
     assert "direction" in delta_credit(rollouts(70), {}, momentum=0.5, proxy="hidden-gradient").state

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.credit import delta_coefficients
-from tokencredit.credit.delta.hidden_gradient import hidden_gradient_features
-from tokencredit.credit.delta.vectors import hidden_gradient_vectors
+from tokencredit.credit.delta.vectors import hidden_gradient_features, hidden_gradient_vectors
 from tokencredit.credit.features import DeviceFeatures
 from tokencredit.kernels.lm_head import chunked
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.credit.contingency import fisher_p_value, information_gain
+from tokencredit.credit.ktae import fisher_p_value, information_gain
 
 NAN = math.nan
 Table = tuple[int, int, int, int]

@@ -2,16 +2,11 @@
 
 from tokencredit.credit.base import CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.credit.delta import delta_coefficients, delta_credit
-from tokencredit.credit.edit_mask import edit_mask_credit
-from tokencredit.credit.forking import forking_credit
 from tokencredit.credit.ktae import ktae_credit
-from tokencredit.credit.masks import uniform_credit
-from tokencredit.credit.ntf import ntf_credit
+from tokencredit.credit.masks import edit_mask_credit, forking_credit, ntf_credit, one_sided_credit, uniform_credit
 from tokencredit.credit.ntf_keep import ntf_keep_credit
-from tokencredit.credit.one_sided import one_sided_credit
 from tokencredit.credit.process import process_credit
-from tokencredit.credit.sibling_context import sibling_context_credit
-from tokencredit.credit.sibling_credit import sibling_value_credit
+from tokencredit.credit.sibling_credit import sibling_context_credit, sibling_value_credit
 
 CREDITS: dict[str, CreditMethod] = {
     "uniform": CreditMethod(uniform_credit),

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
-from tokencredit.credit.ntf import least_probable
+from tokencredit.credit.masks import least_probable
 from tokencredit.masked import masked_mean
 
 Anneal = Literal["none", "entropy", "steps"]

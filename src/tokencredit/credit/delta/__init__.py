@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_advantage
-from tokencredit.credit.carried import check_carried, pack, unpack
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, check_carried, pack, scale_advantage, unpack
 from tokencredit.credit.delta.accumulators import MeanDirection, ScopeIds, Temperature
 from tokencredit.credit.delta.algorithm import (
     Assignment,

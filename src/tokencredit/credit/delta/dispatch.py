@@ -11,10 +11,9 @@ from tokencredit.credit.delta.accumulators import Temperature
 from tokencredit.credit.delta.algorithm import DeltaOptions
 from tokencredit.credit.delta.batched import Gammas, LazyTemperatures, Scores, score_tokens
 from tokencredit.credit.delta.batched_vectors import HeadSweeps, Piece, RowSweeps
-from tokencredit.credit.delta.hidden_gradient import hidden_gradient_features
 from tokencredit.credit.delta.layout import RowScopes, TensorSum, find_scopes, lay_out
 from tokencredit.credit.delta.triton import FusedRows, fused_coefficients, serves
-from tokencredit.credit.delta.vectors import check_head_explains_logp
+from tokencredit.credit.delta.vectors import check_head_explains_logp, hidden_gradient_features
 from tokencredit.credit.features import DeviceFeatures, FeatureSource, PickedFeatures
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.delta import fused_scoring, scope_sums
