@@ -22,7 +22,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from tokencredit.batching.integrity import splitting_share
+from tokencredit.batching.microbatch import splitting_share
 from tokencredit.integrations.trl import CreditGRPOTrainer
 from tokencredit.models import model_folder
 from tokencredit.tasks.protocol import Problem

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crosscheck.agreement import Loss
 from crosscheck.batches import Batch
-from tokencredit.batching.denominator import step_denominator
+from tokencredit.batching.microbatch import step_denominator
 from tokencredit.objective import Objective, TokenInputs, token_weight
 from tokencredit.objective.kappa import token_kappa
 

@@ -22,7 +22,7 @@ from crosscheck.agreement import Loss, agree, difference, gradients_agree, loss_
 from crosscheck.batches import SEEDS, Batch, random_batch
 from crosscheck.ours import halved_knobs, our_loss
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
-from tokencredit.batching.denominator import step_denominator
+from tokencredit.batching.microbatch import step_denominator
 from tokencredit.objective import OBJECTIVES, kl_estimate, token_weight, with_correction
 from tokencredit.objective.correction import correction_weight
 from tokencredit.rollout_io.formats import convert_rows, format_of

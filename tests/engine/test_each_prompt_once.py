@@ -15,7 +15,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.lab.commands.bench_credit import parse_credit
-from tokencredit.objective.aggregate import token_weight
+from tokencredit.objective.base import token_weight
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import Steps
 from tokencredit.trainer.step import make_lens

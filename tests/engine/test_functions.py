@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.batching.denominator import step_denominator
+from tokencredit.batching.microbatch import step_denominator
 from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError

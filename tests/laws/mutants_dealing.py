@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.source_edits import Edit, loaded_with
 
-MODULES = ("pipeline.dealing", "batching.integrity")
+MODULES = ("pipeline.dealing", "batching.microbatch")
 
 
 def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
@@ -59,19 +59,21 @@ SHARES: dict[str, Edit] = {
 
 SPLITTING: dict[str, Edit] = {
     "a group met twice in one step is split": Edit(
-        "batching.integrity", "[{names[row] for row in rows} for rows", "[[names[row] for row in rows] for rows"
+        "batching.microbatch", "[{names[row] for row in rows} for rows", "[[names[row] for row in rows] for rows"
     ),
     "only the later step splits": Edit(
-        "batching.integrity",
+        "batching.microbatch",
         "sum(any(met[name] > 1 for name in groups) for groups in groups_of)",
         "sum(any(name in before for before in groups_of[:at] for name in groups) for at, groups in enumerate(groups_of))",
     ),
     "split groups are counted": Edit(
-        "batching.integrity", "sum(any(met[name] > 1 for name in groups) for groups in groups_of)", "sum(many > 1 for many in met.values())"
+        "batching.microbatch",
+        "sum(any(met[name] > 1 for name in groups) for groups in groups_of)",
+        "sum(many > 1 for many in met.values())",
     ),
-    "every group of the step must be split": Edit("batching.integrity", "sum(any(met[name]", "sum(all(met[name]"),
-    "a group may lie in two steps": Edit("batching.integrity", "met[name] > 1", "met[name] > 2"),
-    "the first step is left out": Edit("batching.integrity", "splitting / len(groups_of)", "splitting / max(1, len(groups_of) - 1)"),
-    "a number of steps and no share": Edit("batching.integrity", "return splitting / len(groups_of) if", "return float(splitting) if"),
+    "every group of the step must be split": Edit("batching.microbatch", "sum(any(met[name]", "sum(all(met[name]"),
+    "a group may lie in two steps": Edit("batching.microbatch", "met[name] > 1", "met[name] > 2"),
+    "the first step is left out": Edit("batching.microbatch", "splitting / len(groups_of)", "splitting / max(1, len(groups_of) - 1)"),
+    "a number of steps and no share": Edit("batching.microbatch", "return splitting / len(groups_of) if", "return float(splitting) if"),
 }
 """Of groups over optimizer steps."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from tokencredit.masked import response_mean
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, correction_weight, with_correction, with_kl
 from tokencredit.objective.correction import MismatchStatistics, mismatch
-from tokencredit.objective.gmpo import gmpo_surrogate
+from tokencredit.objective.sequence import gmpo_surrogate
 
 
 def made_of(loss: Callable[[TokenInputs], Tensor]) -> Callable[[], Objective]:

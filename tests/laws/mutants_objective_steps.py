@@ -13,8 +13,8 @@ def objectives_with(edit: Edit | None = None) -> SimpleNamespace:
 
 
 STEP: dict[str, Edit] = {
-    "tokens in the order they came": Edit("objective.whole_step", "joined[0].argsort()", "torch.arange(len(joined[0]))"),
-    "the last micro-batch is the step": Edit("objective.whole_step", "torch.cat(column)", "column[-1]"),
+    "tokens in the order they came": Edit("objective.covariance", "joined[0].argsort()", "torch.arange(len(joined[0]))"),
+    "the last micro-batch is the step": Edit("objective.covariance", "torch.cat(column)", "column[-1]"),
     "positions counted from the right": Edit(
         "objective.covariance", "device=inputs.mask.device)", "device=inputs.mask.device) - inputs.mask.shape[1]"
     ),
@@ -32,19 +32,19 @@ STEP: dict[str, Edit] = {
 """Gathering, naming and measuring the tokens of a step."""
 
 CHOICE: dict[str, Edit] = {
-    "clipped tokens are candidates": Edit("objective.clip_cov", "~clipped & ", ""),
-    "no upper end of the band": Edit("objective.clip_cov", " & (covariance < cov_high)", ""),
-    "no lower end of the band": Edit("objective.clip_cov", " & (covariance > cov_low)", ""),
-    "the first candidates are drawn": Edit("objective.clip_cov", "lots(tokens.name[candidates], seed=seed)", "candidates"),
-    "lots by position alone": Edit("objective.clip_cov", "lots(tokens.name[candidates],", "lots(tokens.name[candidates] % 2**32,"),
-    "share of the candidates": Edit("objective.clip_cov", "number_of(tokens, share)", "max(int(share * len(candidates)), 1)"),
-    "drawn tokens keep their loss": Edit("objective.clip_cov", ".masked_fill(is_chosen(inputs, statistic), 0.0)", ""),
-    "the smallest covariances": Edit("objective.kl_cov", "descending=True", "descending=False"),
-    "covariance without its sign": Edit("objective.kl_cov", "credit_covariance(tokens)", "credit_covariance(tokens).abs()"),
-    "everybody is penalised": Edit("objective.kl_cov", " * is_chosen(inputs, statistic)", ""),
-    "drift with its sign": Edit("objective.kl_cov", "(inputs.logp - old_logp).abs()", "(inputs.logp - old_logp)"),
+    "clipped tokens are candidates": Edit("objective.covariance", "~clipped & ", ""),
+    "no upper end of the band": Edit("objective.covariance", " & (covariance < cov_high)", ""),
+    "no lower end of the band": Edit("objective.covariance", " & (covariance > cov_low)", ""),
+    "the first candidates are drawn": Edit("objective.covariance", "lots(tokens.name[candidates], seed=seed)", "candidates"),
+    "lots by position alone": Edit("objective.covariance", "lots(tokens.name[candidates],", "lots(tokens.name[candidates] % 2**32,"),
+    "share of the candidates": Edit("objective.covariance", "number_of(tokens, share)", "max(int(share * len(candidates)), 1)"),
+    "drawn tokens keep their loss": Edit("objective.covariance", ".masked_fill(is_chosen(inputs, statistic), 0.0)", ""),
+    "the smallest covariances": Edit("objective.covariance", "descending=True", "descending=False"),
+    "covariance without its sign": Edit("objective.covariance", "credit_covariance(tokens)", "credit_covariance(tokens).abs()"),
+    "everybody is penalised": Edit("objective.covariance", " * is_chosen(inputs, statistic)", ""),
+    "drift with its sign": Edit("objective.covariance", "(inputs.logp - old_logp).abs()", "(inputs.logp - old_logp)"),
     "penalised tokens need no pass": Edit(
-        "objective.kl_cov",
+        "objective.covariance",
         "statistic=partial(ChosenTokens, choose))",
         "statistic=partial(ChosenTokens, choose), silent_without_credit=True)",
     ),

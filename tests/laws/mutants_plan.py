@@ -5,7 +5,7 @@ from collections.abc import Callable
 from laws.source_edits import Edit, loaded_with
 from tokencredit.types import StepPlan
 
-MODULES = ("batching.deal", "batching.query_preserved", "batching.stratified", "batching.reward_balanced", "batching")
+MODULES = ("batching.deal", "batching.deal", "batching.deal", "batching.reward_balanced", "batching")
 """In the order in which they import one another."""
 
 
@@ -37,7 +37,7 @@ DEALING: dict[str, Edit] = {
         "batching.reward_balanced", "excess[query], load[hand], hand)", "excess[query], len(hands[hand]), hand)"
     ),
     "tokens of rows are not looked at": Edit("batching.reward_balanced", "key=lambda hand: (load[hand], hand)", "key=lambda hand: hand"),
-    "prompts in order of appearance": Edit("batching.query_preserved", "dict(sorted(rows_of.items()))", "rows_of"),
+    "prompts in order of appearance": Edit("batching.deal", "dict(sorted(rows_of.items()))", "rows_of"),
     "hands keep their order": Edit(
         "batching.reward_balanced", "    draw.shuffle(hands)\n    return [DealtStep([row", "    return [DealtStep([row"
     ),
@@ -47,16 +47,16 @@ DEALING: dict[str, Edit] = {
     "sideless rows are positive": Edit("batching.reward_balanced", "[(advantage > 0) - ", "[(advantage >= 0) - "),
     "magnitudes are counted": Edit("batching.reward_balanced", "query: sum(side[row] for row", "query: sum(inputs.advantage[row] for row"),
     "stratified in runs": Edit(
-        "batching.stratified",
+        "batching.deal",
         "turns[step :: inputs.optimizer_steps]",
         "turns[step * len(turns) // inputs.optimizer_steps : (step + 1) * len(turns) // inputs.optimizer_steps]",
     ),
     "every prompt starts at the first step": Edit(
-        "batching.stratified",
+        "batching.deal",
         "turns[step :: inputs.optimizer_steps]",
         "[row for query in queries for row in rows_of[query][step :: inputs.optimizer_steps]]",
     ),
-    "stratified rows keep their order": Edit("batching.stratified", "draw.sample(rows_of[query], len(rows_of[query]))", "rows_of[query]"),
+    "stratified rows keep their order": Edit("batching.deal", "draw.sample(rows_of[query], len(rows_of[query]))", "rows_of[query]"),
     "shuffled for stratified": Edit("batching", '"stratified": plan_stratified', '"stratified": plan_shuffled'),
 }
 """Who meets whom."""

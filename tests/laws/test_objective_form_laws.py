@@ -18,8 +18,8 @@ from laws.mutants_core import Law, for_all
 from tokencredit.config import Correction, knobs
 from tokencredit.config.objective import ObjectiveChoice
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, correction_weight, token_weight, with_correction, with_kl
+from tokencredit.objective.base import kl_estimate
 from tokencredit.objective.correction import mismatch
-from tokencredit.objective.kl import kl_estimate
 
 
 def for_each(*strategies: st.SearchStrategy) -> Callable[[Callable[..., None]], Law]:

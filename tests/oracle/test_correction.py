@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, with_correction, with_kl
+from tokencredit.objective.base import kl_estimate
 from tokencredit.objective.correction import correction_weight, mismatch, sampler_ratio
-from tokencredit.objective.kl import kl_estimate
 
 WIDTH = 6
 BOUNDS = [(2.0, 0.0), (1.5, 0.5), (1.0, 1.0), (5.0, 0.0)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokencredit.batching import make_plan
-from tokencredit.batching.integrity import splitting_share
+from tokencredit.batching.microbatch import splitting_share
 
 
 def naive_share(steps: list[list[int]], group: list[int]) -> Fraction:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.objective import OBJECTIVES, TokenInputs, clipped_surrogate, kl_estimate, token_weight, with_kl
-from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.base import importance_ratio
 
 LOG_RATIOS = (-30.0, -20.5, -19.5, -1.2, -0.3, -0.1, 0.0, 0.1, 0.22, 0.3, 1.2, 2.5, 19.5, 20.5, 30.0)
 CREDITS = (-2.0, -0.5, 0.0, 0.5, 2.0)

@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs
-from tokencredit.objective.cispo import cispo_surrogate
-from tokencredit.objective.gmpo import clipped_log_ratio, gmpo_surrogate
-from tokencredit.objective.policy_gradient import policy_gradient_surrogate
-from tokencredit.objective.sapo import sapo_surrogate
-from tokencredit.objective.sequence import gspo_surrogate, response_mean
-from tokencredit.objective.sign_blind_clip import sign_blind_surrogate
+from tokencredit.objective.clip import cispo_surrogate, policy_gradient_surrogate, sapo_surrogate, sign_blind_surrogate
+from tokencredit.objective.sequence import clipped_log_ratio, gmpo_surrogate, gspo_surrogate, response_mean
 
 DRIFTS = (0.0, 2e-4, 0.05, 0.6, 12.0, 60.0)
 """Width of the log-ratios: on policy, at the edge of each method's band, and beyond the clamp at 20."""

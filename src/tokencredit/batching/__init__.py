@@ -6,13 +6,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from tokencredit.batching.deal import plan_shuffled
-from tokencredit.batching.denominator import step_denominator
-from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.batching.query_preserved import plan_by_query
+from tokencredit.batching.deal import PlanInputs, Planner, plan_by_query, plan_shuffled, plan_stratified
+from tokencredit.batching.microbatch import cut_micro_batches, step_denominator
 from tokencredit.batching.reward_balanced import BalanceMass, BalanceMethod, plan_reward_balanced
-from tokencredit.batching.stage import PlanInputs, Planner
-from tokencredit.batching.stratified import plan_stratified
 from tokencredit.types import Aggregation, PlannedStep, StepPlan
 
 PLANNERS: dict[str, Planner] = {

@@ -1,10 +1,36 @@
-"""Shuffled: responses are dealt to optimizer steps at random, whichever prompt they answer."""
+"""Shuffled: responses are dealt to optimizer steps at random, whichever prompt they answer.
 
-from collections.abc import Sequence
+Query-preserved: prompts, not responses, are dealt, so opposing signals of a prompt meet (2605.08666, our reading).
+
+Stratified: every optimizer step sees a few responses of every prompt.
+
+The form every planner takes: what is known of rows in, the rows of each optimizer step out.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from random import Random
+from typing import NamedTuple
 
-from tokencredit.batching.stage import DealtStep, PlanInputs
+
+class PlanInputs(NamedTuple):
+    lengths: Sequence[int]
+    """Loss tokens of each row."""
+    group: Sequence[int]
+    advantage: Sequence[float] | None
+    """One per row; its sign says which side a row is on, 0 that it is on none."""
+    optimizer_steps: int
+    seed: int
+
+
+class DealtStep(NamedTuple):
+    rows: list[int]
+    credit_scale: list[float] | None = None
+    """Factor on the credit of each row; None where all are 1."""
+
+
+Planner = Callable[..., list[DealtStep]]
+"""`(inputs, **knobs) -> list[DealtStep]`"""
 
 
 def deal(items: Sequence[int], hands: int) -> list[list[int]]:
@@ -26,3 +52,41 @@ def plan_shuffled(inputs: PlanInputs) -> list[DealtStep]:
     rows = rows_to_deal(inputs)
     Random(inputs.seed).shuffle(rows)
     return [DealtStep(hand) for hand in deal(rows, inputs.optimizer_steps)]
+
+
+def by_query(rows: Iterable[int], inputs: PlanInputs) -> dict[int, list[int]]:
+    """Rows of each prompt, prompts in ascending order."""
+    rows_of: dict[int, list[int]] = {}
+    for row in rows:
+        rows_of.setdefault(inputs.group[row], []).append(row)
+    return dict(sorted(rows_of.items()))
+
+
+def queries_to_deal(inputs: PlanInputs) -> dict[int, list[int]]:
+    """All rows of each prompt; refused where prompts are too few for the steps."""
+    rows_of = by_query(range(len(inputs.group)), inputs)
+    if inputs.optimizer_steps > len(rows_of):
+        raise ValueError(f"optimizer_steps is {inputs.optimizer_steps} but there are only {len(rows_of)} prompts to keep whole")
+    return rows_of
+
+
+def plan_by_query(inputs: PlanInputs) -> list[DealtStep]:
+    """A random partition of the prompts into steps; every step holds all responses of its prompts."""
+    rows_of = queries_to_deal(inputs)
+    queries = list(rows_of)
+    Random(inputs.seed).shuffle(queries)
+    return [DealtStep([row for query in hand for row in rows_of[query]]) for hand in deal(queries, inputs.optimizer_steps)]
+
+
+def plan_stratified(inputs: PlanInputs) -> list[DealtStep]:
+    """Prompts in random order; the shuffled rows of each go to the steps in turn, from where the prompt before it stopped.
+
+    A prompt's rows per step differ by at most one, and so do all rows per step. A prompt with fewer rows than there are
+    steps is missing in some.
+    """
+    rows_of = by_query(rows_to_deal(inputs), inputs)
+    draw = Random(inputs.seed)
+    queries = list(rows_of)
+    draw.shuffle(queries)
+    turns = [row for query in queries for row in draw.sample(rows_of[query], len(rows_of[query]))]
+    return [DealtStep(turns[step :: inputs.optimizer_steps]) for step in range(inputs.optimizer_steps)]

@@ -1,6 +1,16 @@
-"""Cut one optimizer step into micro-batches that fit a token budget, longest rows first."""
+"""Cut one optimizer step into micro-batches that fit a token budget, longest rows first.
 
-from collections.abc import Sequence
+What an optimizer step divides by, fixed when the step is planned.
+
+Do the optimizer steps of a batch keep groups whole?
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from tokencredit.types import Aggregation
 
 
 def cut_micro_batches(rows: Sequence[int], cost: Sequence[int], *, max_tokens: int, packed: bool = False) -> tuple[tuple[int, ...], ...]:
@@ -39,3 +49,28 @@ def _first_fit(ordered: Sequence[int], cost: Sequence[int], max_tokens: int) -> 
         batches[place].append(row)
         left[place] -= needed
     return tuple(tuple(batch) for batch in batches)
+
+
+def step_denominator(lengths: Sequence[int], *, aggregation: Aggregation, constant_length: int | None = None) -> float:
+    """Its tokens (token-mean), its responses (sequence-mean), or its responses x a constant length (constant, Dr.GRPO)."""
+    if aggregation == "token-mean":
+        return float(max(1, sum(lengths)))
+    if aggregation == "sequence-mean":
+        return float(max(1, len(lengths)))
+    if aggregation == "constant":
+        if constant_length is None or constant_length < 1:
+            raise ValueError(f"constant_length is {constant_length}; aggregation 'constant' needs a whole number of at least 1")
+        return float(max(1, len(lengths)) * constant_length)
+    raise ValueError(f"aggregation is {aggregation!r}; it must be token-mean, sequence-mean or constant")
+
+
+def splitting_share(steps: Iterable[Sequence[int]], group: Sequence[int] | Tensor) -> float:
+    """Share of the optimizer steps (rows of each) that hold a part of a group whose other part is in another step."""
+    names = group.tolist() if isinstance(group, torch.Tensor) else list(group)
+    groups_of = [{names[row] for row in rows} for rows in steps]
+    met: dict[int, int] = {}
+    for groups in groups_of:
+        for name in groups:
+            met[name] = met.get(name, 0) + 1
+    splitting = sum(any(met[name] > 1 for name in groups) for groups in groups_of)
+    return splitting / len(groups_of) if groups_of else 0.0

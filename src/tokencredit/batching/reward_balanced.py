@@ -7,9 +7,7 @@ from math import fsum
 from random import Random
 from typing import Literal
 
-from tokencredit.batching.deal import plan_shuffled, rows_to_deal
-from tokencredit.batching.query_preserved import by_query, plan_by_query, queries_to_deal
-from tokencredit.batching.stage import DealtStep, PlanInputs
+from tokencredit.batching.deal import DealtStep, PlanInputs, by_query, plan_by_query, plan_shuffled, queries_to_deal, rows_to_deal
 
 BalanceMethod = Literal["assign", "subsample", "reweight"]
 BalanceMass = Literal["tokens", "responses"]

@@ -2,21 +2,13 @@
 
 from collections.abc import Callable
 
-from tokencredit.objective.aggregate import token_weight
-from tokencredit.objective.base import Objective, StepStatistic, TokenInputs
-from tokencredit.objective.cispo import cispo
-from tokencredit.objective.clip import clipped_surrogate, ppo_clip
-from tokencredit.objective.clip_cov import clip_cov
+from tokencredit.objective.base import Objective, StepStatistic, TokenInputs, kl_estimate, token_weight, with_kl
+from tokencredit.objective.clip import cispo, clipped_surrogate, policy_gradient, ppo_clip, sapo, sign_blind_clip
 from tokencredit.objective.correction import correction_weight, with_correction
+from tokencredit.objective.covariance import clip_cov, kl_cov
 from tokencredit.objective.dfpo import dfpo
 from tokencredit.objective.fipo import fipo
-from tokencredit.objective.gmpo import gmpo
-from tokencredit.objective.kl import kl_estimate, with_kl
-from tokencredit.objective.kl_cov import kl_cov
-from tokencredit.objective.policy_gradient import policy_gradient
-from tokencredit.objective.sapo import sapo
-from tokencredit.objective.sequence import gspo
-from tokencredit.objective.sign_blind_clip import sign_blind_clip
+from tokencredit.objective.sequence import gmpo, gspo
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "ppo-clip": ppo_clip,

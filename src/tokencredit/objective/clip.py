@@ -1,11 +1,21 @@
-"""PPO's clipped surrogate per token: equal widths are GRPO's, a wider upper side and a dual clip are DAPO's (2503.14476)."""
+"""PPO's clipped surrogate per token: equal widths are GRPO's, a wider upper side and a dual clip are DAPO's (2503.14476).
+
+Clipping that does not look at the sign of credit: a reading of GRPO-fix (2604.13088 v1), whose definition is not published.
+
+Plain policy gradient: log-prob times credit, no ratio and no clip.
+
+CISPO (MiniMax-M1, 2506.13585): the clipped ratio weighs the policy gradient, so that no token loses its gradient.
+
+SAPO (Soft Adaptive Policy Optimization, 2511.20347): a soft gate on the ratio instead of a clip.
+"""
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.objective.base import Objective, TokenInputs
-from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.base import Objective, TokenInputs, importance_ratio
 
 
 def clipped_surrogate(
@@ -35,5 +45,101 @@ def ppo_clip(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float 
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -clipped_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)
+
+
+Clipping = Literal["sign-blind", "none"]
+
+
+def sign_blind_surrogate(
+    logp: Float[Tensor, "*shape"],
+    old_logp: Float[Tensor, "*shape"],
+    credit: Float[Tensor, "*shape"],
+    *,
+    clipping: Clipping = "sign-blind",
+    clip_low: float,
+    clip_high: float,
+) -> Float[Tensor, "*shape"]:
+    """clip(rho, 1 - clip_low, 1 + clip_high) a, to be maximised; `none`: rho a. Not reduced.
+
+    Outside the band a token gives no gradient whatever its sign, so equal tokens with opposite credit cancel.
+    """
+    if clipping not in ("sign-blind", "none"):
+        raise ValueError(f"clipping is {clipping!r}; it must be sign-blind or none")
+    ratio = importance_ratio(logp, old_logp.detach())
+    return (ratio if clipping == "none" else ratio.clamp(1 - clip_low, 1 + clip_high)) * credit.detach()
+
+
+def sign_blind_clip(*, clipping: Clipping = "sign-blind", clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
+    """The negative sign-blind surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -sign_blind_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clipping=clipping, clip_low=clip_low, clip_high=clip_high)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)
+
+
+def policy_gradient_surrogate(logp: Float[Tensor, "*shape"], credit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Credit times log-prob, to be maximised; not reduced. Its gradient by log-prob is the credit, its value means nothing."""
+    return credit.detach() * logp
+
+
+def policy_gradient() -> Objective:
+    """The negative surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -policy_gradient_surrogate(inputs.logp, inputs.credit)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)
+
+
+def cispo_surrogate(
+    logp: Float[Tensor, "*shape"],
+    old_logp: Float[Tensor, "*shape"],
+    credit: Float[Tensor, "*shape"],
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Float[Tensor, "*shape"]:
+    """sg[clip(rho, 1 - clip_low, 1 + clip_high)] a logp, to be maximised; not reduced.
+
+    Gradient flows through the last `logp` alone and is the clipped ratio times the credit. `clip_low` 1: no lower bound.
+    """
+    weight = importance_ratio(logp, old_logp).clamp(1 - clip_low, 1 + clip_high)
+    return (weight * credit).detach() * logp
+
+
+def cispo(*, clip_low: float = 1.0, clip_high: float = 4.0) -> Objective:
+    """The negative surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -cispo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)
+
+
+def sapo_surrogate(
+    logp: Float[Tensor, "*shape"],
+    old_logp: Float[Tensor, "*shape"],
+    credit: Float[Tensor, "*shape"],
+    *,
+    tau_positive: float,
+    tau_negative: float,
+) -> Float[Tensor, "*shape"]:
+    """(4 / tau) sigmoid(tau (rho - 1)) a, to be maximised; tau = tau_positive where a > 0, else tau_negative. Not reduced.
+
+    The gradient by log-prob is rho sech^2(tau (rho - 1) / 2) a: the credit at rho = 1, fading on both sides.
+    """
+    credit = credit.detach()
+    tau = torch.full_like(credit, tau_negative).masked_fill(credit > 0, tau_positive)
+    return 4 / tau * (tau * (importance_ratio(logp, old_logp.detach()) - 1)).sigmoid() * credit
+
+
+def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05) -> Objective:
+    """The negative surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -sapo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, tau_positive=tau_positive, tau_negative=tau_negative)
 
     return Objective(token_loss=token_loss, silent_without_credit=True)

@@ -8,9 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.masked import masked_mean, masked_sum
-from tokencredit.objective.base import Objective, TokenInputs
-from tokencredit.objective.kl import kl_estimate
-from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.base import Objective, TokenInputs, importance_ratio, kl_estimate
 
 CorrectionKind = Literal["none", "tis", "mis"]
 CorrectionLevel = Literal["token", "sequence"]

@@ -8,9 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.masked import group_statistics
-from tokencredit.objective.base import Objective, TokenInputs
-from tokencredit.objective.ratio import importance_ratio
-from tokencredit.objective.whole_step import row_names, whole_step
+from tokencredit.objective.base import Objective, TokenInputs, importance_ratio
+from tokencredit.objective.covariance import row_names, whole_step
 
 Transform = Literal["min-replace", "orthogonal", "none"]
 SequenceWeight = Literal["mean", "product"]

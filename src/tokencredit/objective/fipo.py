@@ -5,9 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokencredit.objective.base import Objective, TokenInputs
+from tokencredit.objective.base import LOG_RATIO_LIMIT, Objective, TokenInputs, importance_ratio
 from tokencredit.objective.clip import clipped_surrogate
-from tokencredit.objective.ratio import LOG_RATIO_LIMIT, importance_ratio
 
 
 def discounted_future_sum(value: Float[Tensor, "seq tok"], *, gamma: float, block: int = 128) -> Float[Tensor, "seq tok"]:

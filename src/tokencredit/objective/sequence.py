@@ -1,4 +1,7 @@
-"""GSPO (2507.18071): one importance ratio per response, the geometric mean of its token ratios."""
+"""GSPO (2507.18071): one importance ratio per response, the geometric mean of its token ratios.
+
+GMPO (Geometric-Mean Policy Optimization, 2507.20673): the geometric mean of token ratios, each clipped on its own.
+"""
 
 from typing import Literal
 
@@ -7,8 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.masked import response_mean
-from tokencredit.objective.base import Objective, TokenInputs
-from tokencredit.objective.ratio import importance_ratio
+from tokencredit.objective.base import LOG_RATIO_LIMIT, Objective, TokenInputs, importance_ratio
 
 SequenceForm = Literal["token", "sequence"]
 
@@ -50,3 +52,50 @@ def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, form: SequenceForm 
 
     # In the sequence form a token without credit still moves the ratio that its siblings' credit multiplies.
     return Objective(token_loss=token_loss, silent_without_credit=form == "token")
+
+
+def clipped_log_ratio(
+    logp: Float[Tensor, "*shape"],
+    old_logp: Float[Tensor, "*shape"],
+    credit: Float[Tensor, "*shape"],
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Float[Tensor, "*shape"]:
+    """c_it: log rho, at most clip_high where a > 0, at least -clip_low where a < 0, and 0 where a = 0 (as in public code)."""
+    log_ratio = (logp - old_logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    clipped = torch.where(credit > 0, log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low))
+    return clipped.where(credit != 0, 0.0)
+
+
+def gmpo_surrogate(
+    logp: Float[Tensor, "seq tok"],
+    old_logp: Float[Tensor, "seq tok"],
+    credit: Float[Tensor, "seq tok"],
+    mask: Bool[Tensor, "seq tok"],
+    *,
+    clip_low: float,
+    clip_high: float,
+    form: SequenceForm = "token",
+) -> Float[Tensor, "seq tok"]:
+    """sg[r_i] exp(c_it - sg[c_it]) a with c the clipped log-ratio and r_i = exp(mean_t c_it), to be maximised; not reduced.
+
+    `sequence`: r_i a, whose gradient is spread evenly over the unclipped tokens; token credit is averaged away.
+    The side of the clip is that of the token's own credit in both forms.
+    """
+    check_form(form)
+    old_logp, credit = old_logp.detach(), credit.detach()
+    log_ratio = clipped_log_ratio(logp, old_logp, credit, clip_low=clip_low, clip_high=clip_high)
+    ratio = response_mean(log_ratio, mask).exp().expand_as(logp)
+    if form == "token":
+        ratio = ratio.detach() * (log_ratio - log_ratio.detach()).exp()
+    return credit * ratio
+
+
+def gmpo(*, clip_low: float = 0.4, clip_high: float = 0.4, form: SequenceForm = "token") -> Objective:
+    """The negative surrogate as a loss."""
+
+    def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
+        return -gmpo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, clip_low=clip_low, clip_high=clip_high, form=form)
+
+    return Objective(token_loss=token_loss, silent_without_credit=True)

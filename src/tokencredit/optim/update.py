@@ -22,8 +22,8 @@ from tokencredit.forward.trained import trained_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
+from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.objective.ratio import importance_ratio
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.guards import GRADIENT_NORM, LOSS, in_words
 from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed, step_statistic

@@ -1,6 +1,6 @@
 """Numbers about credit and plan that every engine tells under the same names."""
 
-from tokencredit.batching.integrity import splitting_share
+from tokencredit.batching.microbatch import splitting_share
 from tokencredit.pipeline.credit import StageState
 from tokencredit.types import Credited, StepPlan
 

@@ -9,8 +9,8 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from tokencredit.integrations.trl.batch import Rows
+from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.objective.ratio import importance_ratio
 from tokencredit.pipeline.credit import Crediting
 from tokencredit.pipeline.distributed import Ranks
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic

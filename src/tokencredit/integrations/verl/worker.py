@@ -23,8 +23,8 @@ from tokencredit.credit import CreditInputs
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import watching_head
 from tokencredit.objective import TokenInputs
+from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.objective.ratio import importance_ratio
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
 from tokencredit.pipeline.credit import Crediting, own_part
 from tokencredit.pipeline.distributed import ProcessGroup
