@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tokencredit.kernels import triton_here
-from tokencredit.kernels.triton_here import why_no_triton
+from tokencredit import kernels
+from tokencredit.kernels import why_no_triton
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +16,12 @@ def _asked_anew() -> Iterator[None]:
 
 
 def test_a_missing_compiler_is_named_unless_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_here, "find_spec", lambda name: name)
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(triton_here, "which", lambda name: "/somewhere/clang" if name == "clang" else None)
+    monkeypatch.setattr(kernels, "which", lambda name: "/somewhere/clang" if name == "clang" else None)
     assert why_no_triton() is None
     why_no_triton.cache_clear()
-    monkeypatch.setattr(triton_here, "which", lambda name: None)
+    monkeypatch.setattr(kernels, "which", lambda name: None)
     assert "install gcc or clang, or set CC" in str(why_no_triton())
     why_no_triton.cache_clear()
     monkeypatch.setenv("CC", "tcc")
@@ -34,5 +34,5 @@ def test_a_missing_or_old_triton_is_named(monkeypatch: pytest.MonkeyPatch, found
         if found is not None:
             raise found
 
-    monkeypatch.setattr(triton_here, "find_spec", find)
+    monkeypatch.setattr(kernels, "find_spec", find)
     assert "Triton 3.4 or later" in str(why_no_triton())

@@ -13,7 +13,7 @@ from triton.runtime import interpreter
 
 from oracle.head_cases import RULES, Case, case, distance, expected
 from tokencredit.kernels.lm_head import HeadRule, head_hidden_gradient, head_projection, head_statistics, head_weight_sum, triton_launch
-from tokencredit.kernels.lm_head.tiles import Tile, Tiles
+from tokencredit.kernels.lm_head.triton_launch import Tile, Tiles
 
 TILES = {"pointers": Tile(16, 32, 16, 4, 2), "descriptors": Tile(16, 32, 32, 4, 2, descriptors=True, flatten=True, described_out=True)}
 SHAPES = ((35, 24, 77), (16, 32, 96))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tokencredit.kernels.decode import reference
-from tokencredit.kernels.decode.counter import philox, uniforms
+from tokencredit.kernels.decode.reference import philox, uniforms
 from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, Knobs, Slots, Statistics, Written, blocks
 
 KNOWN = [

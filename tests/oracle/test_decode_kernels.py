@@ -30,7 +30,7 @@ from tokencredit.kernels.decode.state import (
     Written,
     blocks,
 )
-from tokencredit.kernels.decode.tiles import Tile
+from tokencredit.kernels.decode.triton_launch import Tile
 
 CASES = (
     "norm_linear", "norm_linear_bias", "norm_linear_wide", "linear_add", "linear_add_wide", "norm_gate_up", "final_norm", "final_norm_kept",

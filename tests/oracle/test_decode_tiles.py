@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, square_tile
-from tokencredit.kernels.decode.tiles import HOPPER_MEMORY, TILES, Tile, tile_for, tile_for_sum
+from tokencredit.kernels.decode.triton_launch import HOPPER_MEMORY, TILES, Tile, tile_for, tile_for_sum
 
 
 def test_every_tile_sums_in_one_order() -> None:

@@ -11,7 +11,7 @@ from tokencredit.forward.attention import WIDEST_FLASH_HEAD
 from tokencredit.forward.compiled import compiling
 from tokencredit.forward.packed import why_not_packed
 from tokencredit.forward.packed_scoring import FeatureRoom
-from tokencredit.kernels.triton_here import why_no_triton
+from tokencredit.kernels import why_no_triton
 
 WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""

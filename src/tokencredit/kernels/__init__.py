@@ -1,5 +1,27 @@
-"""Dense tensor work shared by scoring, credit and the update."""
+"""Dense tensor work shared by scoring, credit and the update.
+
+Can Triton kernels run here? Where they cannot, plain twins do.
+"""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from shutil import which
 
 from tokencredit.kernels.logits import TokenStatistics, at_least_float32, entropy_of, token_logp, token_statistics
 
 __all__ = ["TokenStatistics", "at_least_float32", "entropy_of", "token_logp", "token_statistics"]
+
+
+@cache
+def why_no_triton() -> str | None:
+    """What is missing; None: nothing. Triton builds what starts a kernel with a C compiler."""
+    try:
+        found = find_spec("triton.tools.tensor_descriptor")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        return "Triton 3.4 or later, which comes with torch 2.8 for CUDA, is not installed"
+    if "CC" not in os.environ and not any(map(which, ("gcc", "clang", "cc"))):
+        return "Triton finds no C compiler; install gcc or clang, or set CC"
+    return None

@@ -1,8 +1,17 @@
-# ruff: noqa: N803
-"""Attention of one new token: a program per slot and key-value head, whose query heads are read together."""
+"""Attention of one new token: a program per slot and key-value head, whose query heads are read together.
+
+The last norm, and drawing a token: a program per slot.
+
+Matrix products of a decode step, with the scale of the norm before them and the residual, activation or softmax sums after them.
+
+A product is summed over its inner dimension in one order whatever the number of slots, so a row's numbers do not depend on who is
+beside it. Weights are the model's own [out, in] tensors.
+"""
 
 import triton
 import triton.language as tl
+
+# ruff: noqa: N803
 
 
 @triton.jit
@@ -87,3 +96,258 @@ def attend_kernel(
         top = highest
     out = out_ptr + slot * (kv_heads * GROUP * 2 * HALF) + query[:, None] * (2 * HALF) + whole[None, :]
     tl.store(out, (sums / total[:, None]).to(out_ptr.dtype.element_ty), mask=real)
+
+
+# ruff: noqa: N803
+
+
+@triton.jit
+def final_norm_kernel(
+    x_ptr, squares_ptr, norm_ptr, out_ptr, kept_ptr, row_ptr, position_ptr, ended_ptr,
+    hidden, tiles, room, eps,
+    KEEPS: tl.constexpr, TILES: tl.constexpr, HIDDEN: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0)
+    tile = tl.arange(0, TILES)
+    scale = tl.rsqrt(tl.sum(tl.load(squares_ptr + slot * tiles + tile, mask=tile < tiles, other=0.0), 0) / hidden + eps)
+    column = tl.arange(0, HIDDEN)
+    inside = column < hidden
+    x = tl.load(x_ptr + slot * hidden + column, mask=inside, other=0.0)
+    norm = tl.load(norm_ptr + column, mask=inside, other=0.0)
+    normed = (norm.to(tl.float32) * (x.to(tl.float32) * scale).to(x.dtype).to(tl.float32)).to(x.dtype)
+    tl.store(out_ptr + slot * hidden + column, normed.to(out_ptr.dtype.element_ty), mask=inside)
+    if KEEPS:
+        row = tl.load(row_ptr + slot).to(tl.int64)
+        # Two conditions in turn: a row that is none has no place to read.
+        if row >= 0:  # noqa: SIM102
+            if tl.load(ended_ptr + row) == 0:
+                place = (row * room + tl.load(position_ptr + slot)) * hidden
+                tl.store(kept_ptr + place + column, normed.to(kept_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _first(chosen, index, size: tl.constexpr):
+    return tl.min(tl.where(chosen, index, size), 0)
+
+
+@triton.jit
+def draw_kernel(
+    logits_ptr, top_ptr, mass_ptr, moment_ptr, temperature_unused, greedy_ptr, seed_ptr, first_row_ptr, ends_ptr,
+    row_ptr, prompt_unused, position_ptr,
+    tokens_ptr, logp_ptr, entropy_ptr, length_ptr, ended_ptr, bad_ptr,
+    embeddings_ptr, x_ptr, squares_ptr, norm_ptr, weighted_ptr,
+    vocabulary, count, room, hidden, tiles,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr, ENDS: tl.constexpr, HIDDEN: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0)
+    row = tl.load(row_ptr + slot).to(tl.int64)
+    if row < 0:
+        return
+    if tl.load(ended_ptr + row) != 0:
+        return
+    position = tl.load(position_ptr + slot)
+    greedy = tl.load(greedy_ptr) != 0
+    number = tl.load(first_row_ptr) + row.to(tl.int32)
+    nothing = number * 0
+    block_bits, token_bits, _, _ = tl.philox(tl.load(seed_ptr), position, number, nothing, nothing)  # pyright: ignore[reportGeneralTypeIssues]
+    block_chance = (block_bits >> 8).to(tl.float32) * (1.0 / 16777216.0)
+    token_chance = (token_bits >> 8).to(tl.float32) * (1.0 / 16777216.0)
+
+    block = tl.arange(0, COUNT)
+    inside = block < count
+    top = tl.load(top_ptr + slot * count + block, mask=inside, other=float("-inf"))
+    mass = tl.load(mass_ptr + slot * count + block, mask=inside, other=0.0)
+    moment = tl.load(moment_ptr + slot * count + block, mask=inside, other=0.0)
+    highest = tl.max(top, 0)
+    weight = tl.exp(top - highest)
+    moment = weight * moment + tl.where(mass != 0, weight * mass * (top - highest), 0.0)
+    mass = weight * mass
+    total = tl.sum(mass, 0)
+    # A block without mass is never drawn, however its cumulative sum was rounded.
+    drawn = _first((tl.cumsum(mass, 0) > block_chance * total) & (mass > 0), block, COUNT)
+    likeliest = _first(top == highest, block, COUNT)
+    chosen = tl.where(greedy | (drawn >= count), likeliest, drawn)
+
+    inner = tl.arange(0, BLOCK)
+    token = chosen * BLOCK + inner
+    z = tl.load(logits_ptr + slot.to(tl.int64) * vocabulary + token, mask=token < vocabulary, other=float("-inf"))
+    weights = tl.exp(z - highest)
+    drawn = _first((tl.cumsum(weights, 0) > token_chance * tl.sum(weights, 0)) & (weights > 0), inner, BLOCK)
+    likeliest = _first(z == tl.max(z, 0), inner, BLOCK)
+    picked = tl.where(greedy | (drawn >= BLOCK), likeliest, drawn)
+    its_z = tl.sum(tl.where(inner == picked, z, 0.0), 0)
+    # Nothing was found among what is no number: any token will do, but it must be one.
+    token = tl.minimum(chosen * BLOCK + picked, vocabulary - 1)
+
+    log_total = tl.log(total)
+    place = row * room + position
+    tl.store(tokens_ptr + place, token.to(tl.int64))
+    tl.store(logp_ptr + place, its_z - highest - log_total)
+    tl.store(entropy_ptr + place, log_total - tl.sum(moment, 0) / total)
+    tl.store(length_ptr + row, position + 1)
+    # At least 1 (the likeliest token's own weight), or no number.
+    tl.store(bad_ptr + row, 1, mask=(total > 0) == 0)
+    ends = tl.load(ends_ptr + tl.arange(0, ENDS))
+    if tl.sum((ends == token).to(tl.int32), 0) > 0:
+        tl.store(ended_ptr + row, 1)
+    tl.store(position_ptr + slot, position + 1)
+
+    column = tl.arange(0, HIDDEN)
+    x = tl.load(embeddings_ptr + token.to(tl.int64) * hidden + column, mask=column < hidden, other=0.0)
+    tl.store(x_ptr + slot * hidden + column, x.to(x_ptr.dtype.element_ty), mask=column < hidden)
+    exact = x.to(x_ptr.dtype.element_ty).to(tl.float32)
+    norm = tl.load(norm_ptr + column, mask=column < hidden, other=0.0).to(tl.float32)
+    tl.store(weighted_ptr + slot * hidden + column, (exact * norm).to(weighted_ptr.dtype.element_ty), mask=column < hidden)
+    tile = tl.arange(0, TILES)
+    sums = tl.sum(tl.reshape(exact * exact, (TILES, TILE)), 1)
+    tl.store(squares_ptr + slot * tiles + tile, sums, mask=tile < tiles)
+
+
+# ruff: noqa: N803
+
+
+@triton.jit
+def _product(
+    given_ptr, weight_ptr, slot, inside, column, exists,
+    INNER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first in range(0, INNER, BLOCK_K):
+        inner = first + tl.arange(0, BLOCK_K)
+        given_there, weight_there = inside[:, None], exists[:, None]
+        if not EVEN:
+            given_there &= (inner < INNER)[None, :]
+            weight_there &= (inner < INNER)[None, :]
+        given = tl.load(given_ptr + slot[:, None] * INNER + inner[None, :], mask=given_there, other=0.0)
+        weight = tl.load(weight_ptr + column[:, None] * INNER + inner[None, :], mask=weight_there, other=0.0)
+        sums = tl.dot(given, tl.trans(weight), sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def _load_squares(squares_ptr, slot, inside, tiles, LEVELS: tl.constexpr):
+    tile = tl.arange(0, 1 << LEVELS)  # pyright: ignore[reportOperatorIssue]
+    return tl.load(squares_ptr + slot[:, None] * tiles + tile[None, :], mask=inside[:, None] & (tile < tiles)[None, :], other=0.0)
+
+
+@triton.jit
+def _norm_scale(squares, hidden, eps, SLOTS: tl.constexpr, LEVELS: tl.constexpr):
+    # In pairs: a sum over an axis takes the order in which the tile happens to lie in registers, and tiles differ.
+    for level in tl.static_range(LEVELS):  # pyright: ignore[reportGeneralTypeIssues]
+        left, right = tl.split(tl.reshape(squares, (SLOTS, 1 << (LEVELS - level - 1), 2)))
+        squares = left + right
+    return tl.rsqrt(squares / hidden + eps)
+
+
+@triton.jit(do_not_specialize=["slots"])
+def norm_linear_kernel(
+    given_ptr, squares_ptr, q_ptr, k_ptr, v_ptr, q_bias_ptr, k_bias_ptr, v_bias_ptr, out_ptr,
+    slots, tiles, q_width, kv_width, eps,
+    HAS_BIAS: tl.constexpr, LEVELS: tl.constexpr,
+    INNER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = slot < slots
+    start = tl.program_id(1) * BLOCK_N
+    # A tile lies in one of the three matrices: BLOCK_N divides their heights.
+    weight_ptr, bias_ptr, column, height = q_ptr, q_bias_ptr, start, q_width
+    if start >= q_width + kv_width:
+        weight_ptr, bias_ptr, column, height = v_ptr, v_bias_ptr, start - q_width - kv_width, kv_width
+    elif start >= q_width:
+        weight_ptr, bias_ptr, column, height = k_ptr, k_bias_ptr, start - q_width, kv_width
+    column = column + tl.arange(0, BLOCK_N)
+    # What follows the product is asked for before it.
+    squares = _load_squares(squares_ptr, slot, inside, tiles, LEVELS)
+    sums = _product(given_ptr, weight_ptr, slot, inside, column, column < height, INNER, EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
+    sums *= _norm_scale(squares, INNER, eps, BLOCK_M, LEVELS)
+    if HAS_BIAS:
+        sums += tl.load(bias_ptr + column).to(tl.float32)[None, :]
+    place = start + tl.arange(0, BLOCK_N)
+    tl.store(out_ptr + slot[:, None] * (q_width + 2 * kv_width) + place[None, :], sums.to(out_ptr.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit(do_not_specialize=["slots"])
+def norm_gate_up_kernel(
+    given_ptr, squares_ptr, gate_ptr, up_ptr, out_ptr,
+    slots, tiles, width, eps,
+    LEVELS: tl.constexpr,
+    INNER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = slot < slots
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    exists = column < width
+    squares = _load_squares(squares_ptr, slot, inside, tiles, LEVELS)
+    gates = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    ups = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for first in range(0, INNER, BLOCK_K):
+        inner = first + tl.arange(0, BLOCK_K)
+        given_there, weight_there = inside[:, None], exists[:, None]
+        if not EVEN:
+            given_there &= (inner < INNER)[None, :]
+            weight_there &= (inner < INNER)[None, :]
+        there = column[:, None] * INNER + inner[None, :]
+        given = tl.load(given_ptr + slot[:, None] * INNER + inner[None, :], mask=given_there, other=0.0)
+        gate = tl.load(gate_ptr + there, mask=weight_there, other=0.0)
+        up = tl.load(up_ptr + there, mask=weight_there, other=0.0)
+        gates = tl.dot(given, tl.trans(gate), gates, input_precision=PRECISION)
+        ups = tl.dot(given, tl.trans(up), ups, input_precision=PRECISION)
+    scale = _norm_scale(squares, INNER, eps, BLOCK_M, LEVELS)
+    compute = out_ptr.dtype.element_ty
+    gates = (gates * scale).to(compute).to(tl.float32)
+    active = (gates * tl.sigmoid(gates)).to(compute).to(tl.float32) * (ups * scale).to(compute).to(tl.float32)
+    tl.store(out_ptr + slot[:, None] * width + column[None, :], active.to(compute), mask=inside[:, None] & exists[None, :])
+
+
+@triton.jit(do_not_specialize=["slots"])
+def linear_add_kernel(
+    given_ptr, weight_ptr, x_ptr, squares_ptr, norm_ptr, weighted_ptr,
+    slots, hidden, tiles,
+    TILE: tl.constexpr,
+    INNER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = slot < slots
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    exists = column < hidden
+    place = slot[:, None] * hidden + column[None, :]
+    mask = inside[:, None] & exists[None, :]
+    x = tl.load(x_ptr + place, mask=mask, other=0.0)
+    norm = tl.load(norm_ptr + column, mask=exists, other=0.0)
+    sums = _product(given_ptr, weight_ptr, slot, inside, column, exists, INNER, EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
+    x = (x.to(tl.float32) + sums.to(given_ptr.dtype.element_ty).to(tl.float32)).to(x_ptr.dtype.element_ty)
+    tl.store(x_ptr + place, x, mask=mask)
+    exact = x.to(tl.float32)
+    tl.store(weighted_ptr + place, (exact * norm.to(tl.float32)[None, :]).to(weighted_ptr.dtype.element_ty), mask=mask)
+    squares = tl.sum(tl.reshape(exact * exact, (BLOCK_M, BLOCK_N // TILE, TILE)), 2)
+    tile = tl.program_id(1) * (BLOCK_N // TILE) + tl.arange(0, BLOCK_N // TILE)
+    tl.store(squares_ptr + slot[:, None] * tiles + tile[None, :], squares, mask=inside[:, None] & (tile < tiles)[None, :])
+
+
+@triton.jit(do_not_specialize=["slots"])
+def head_kernel(
+    given_ptr, weight_ptr, temperature_ptr, logits_ptr, top_ptr, mass_ptr, moment_ptr,
+    slots, vocabulary, count,
+    INNER: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    slot = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = slot < slots
+    token = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    exists = token < vocabulary
+    sums = _product(given_ptr, weight_ptr, slot, inside, token, exists, INNER, EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
+    z = tl.where(exists[None, :], sums / tl.load(temperature_ptr), float("-inf"))
+    # 64 bits: slots x vocabulary passes 2^31.
+    place = slot.to(tl.int64)[:, None] * vocabulary + token[None, :]
+    tl.store(logits_ptr + place, z, mask=inside[:, None] & exists[None, :])
+    top = tl.max(z, 1)
+    below = z - top[:, None]
+    weights = tl.exp(below)
+    block = slot * count + tl.program_id(1)
+    tl.store(top_ptr + block, top, mask=inside)
+    tl.store(mass_ptr + block, tl.sum(weights, 1), mask=inside)
+    tl.store(moment_ptr + block, tl.sum(tl.where(weights != 0, weights * below, 0.0), 1), mask=inside)

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels.lm_head.blocks import runs
 from tokencredit.kernels.lm_head.precision import is_half, wide, wide_scores
-from tokencredit.kernels.lm_head.rule import HeadRule, slope, to_logits_
+from tokencredit.kernels.lm_head.rule import HeadRule, runs, slope, to_logits_
 
 ARRAYS = 4
 """Blocks alive at once at most: logits, their exponentials, scores by a matrix, slopes."""

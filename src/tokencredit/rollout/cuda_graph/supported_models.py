@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tokencredit.kernels.triton_here import why_no_triton
+from tokencredit.kernels import why_no_triton
 
 MODELS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; query-key norms and biases where there are any."""
