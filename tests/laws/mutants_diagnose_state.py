@@ -7,7 +7,7 @@ from laws.source_edits import Edit, loaded_with
 MODULES = (
     "diagnose.head_kernel",
     "diagnose.coupling",
-    "diagnose.contrast",
+    "diagnose.masses",
     "diagnose.masses",
     "diagnose.entropy",
     "diagnose.value",
@@ -67,15 +67,15 @@ MASSES: dict[str, Edit] = {
     ),
     "effective of squares": Edit("diagnose.masses", "weight.double().sum()) ** 2", "weight.double().sum())"),
     "a side's centroid is a sum": Edit(
-        "diagnose.contrast",
+        "diagnose.masses",
         "    positive, negative, one_sided = CentroidSums().add(vectors, advantage, share).finish()",
         "    sums = CentroidSums().add(vectors, advantage, share)\n    (positive, negative), one_sided = sums.sums, min(sums.masses) == 0",
     ),
     "coefficients are ignored": Edit(
-        "diagnose.contrast", "_side_contrast(vectors, advantage, coefficient)", "_side_contrast(vectors, advantage, 1.0)"
+        "diagnose.masses", "_side_contrast(vectors, advantage, coefficient)", "_side_contrast(vectors, advantage, 1.0)"
     ),
-    "distance to the sum": Edit("diagnose.contrast", "(positive - negative).norm()", "(positive + negative).norm()"),
-    "one side is compared with nothing": Edit("diagnose.contrast", "if one_sided:", "if False:"),
+    "distance to the sum": Edit("diagnose.masses", "(positive - negative).norm()", "(positive + negative).norm()"),
+    "one side is compared with nothing": Edit("diagnose.masses", "if one_sided:", "if False:"),
 }
 """Masses, groups and centroids."""
 ENTROPY: dict[str, Edit] = {

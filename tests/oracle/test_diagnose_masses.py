@@ -9,8 +9,7 @@ from torch import Tensor
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors
-from tokencredit.diagnose.contrast import centroid_contrast
-from tokencredit.diagnose.masses import SOLVE_RATES, effective_groups, masses
+from tokencredit.diagnose.masses import SOLVE_RATES, centroid_contrast, effective_groups, masses
 
 NAN = math.nan
 

@@ -13,11 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.credit.delta.vectors import HeadVectors
-from tokencredit.diagnose.common import class_parts, confidence_parts
+from tokencredit.diagnose.common import SIDES, class_parts, confidence_names, confidence_parts, count, mean_where, percent
 from tokencredit.diagnose.head_kernel import CouplingParts, PairSums, head_mismatch, head_parts, pair_sums
-from tokencredit.diagnose.summary import SIDES, confidence_names, mean_where
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import count, percent
 from tokencredit.kernels import at_least_float32
 from tokencredit.types import Finding, TableRow
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.diagnose.common import evidence, on_cpu
+from tokencredit.diagnose.common import count, evidence, on_cpu
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import count
 from tokencredit.types import Finding, TableRow
 
 

@@ -4,10 +4,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.diagnose.common import class_parts, confidence_parts, evidence, on_cpu
-from tokencredit.diagnose.summary import DEAD_BAND, correlation, mean_where
+from tokencredit.diagnose.common import (
+    DEAD_BAND,
+    class_parts,
+    confidence_parts,
+    correlation,
+    count,
+    evidence,
+    mean_where,
+    number,
+    on_cpu,
+    percent,
+)
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import count, number, percent
 from tokencredit.types import Finding, TableRow
 
 TRUST_TOKENS, TRUST_SLOPE, TRUST_ERROR = 0.95, 1.25, 0.25

@@ -11,10 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.diagnose.common import class_parts, evidence
-from tokencredit.diagnose.summary import mean_where
+from tokencredit.diagnose.common import class_parts, evidence, mean_where, number
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import number
 from tokencredit.types import Finding
 
 Status = Literal["ok", "warning", "collapsed", "unknown"]

@@ -3,10 +3,8 @@
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.diagnose.common import class_parts, confidence_parts, evidence, on_cpu
-from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
+from tokencredit.diagnose.common import DEAD_BAND, SIDES, class_parts, confidence_parts, count, evidence, mean_where, on_cpu, percent
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import count, percent
 from tokencredit.types import Finding, TableRow
 
 HORIZONS = {"first": "after the first optimizer step", "step": "after the whole training step"}

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.credit.delta.vectors import HeadVectors
-from tokencredit.diagnose.summary import confidence_bucket, confidence_names
+from tokencredit.diagnose.common import confidence_bucket, confidence_names
 from tokencredit.kernels import token_logp
 
 

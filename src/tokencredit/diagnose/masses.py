@@ -1,6 +1,8 @@
 """How hard a batch pushes up and how hard it pushes down, on which prompts, and how many prompts do the pushing.
 
 Gradient masses follow FADE (arXiv 2607.01490): m_S = sum_{A_i > 0} A_i / G and m_F = sum_{A_i < 0} |A_i| / G of each group.
+
+How far apart the two sides' gradient centroids lie, and whether a method's coefficients move them apart (DelTA's premise).
 """
 
 import math
@@ -11,10 +13,43 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.diagnose.contrast import CentroidContrast
-from tokencredit.diagnose.summary import mean_where
-from tokencredit.diagnose.words import count, number, percent
+from tokencredit.credit.delta.accumulators import CentroidSums
+from tokencredit.credit.delta.vectors import TokenVectors
+from tokencredit.diagnose.common import count, mean_where, number, percent
 from tokencredit.types import Finding, TableRow
+
+
+class SideContrast(NamedTuple):
+    cosine: float
+    distance: float
+    relative_distance: float
+    """||mu+ - mu-|| / (||mu+|| + ||mu-||): 0 for equal centroids, 1 for opposite ones."""
+
+
+class CentroidContrast(NamedTuple):
+    before: SideContrast
+    """Tokens weighted by |A|."""
+    after: SideContrast | None
+    """Tokens weighted by |A| c; None for a method without coefficients."""
+
+
+def centroid_contrast(
+    vectors: TokenVectors, advantage: Float[Tensor, " tok"], coefficient: Float[Tensor, " tok"] | None = None
+) -> CentroidContrast:
+    """mu+ and mu-, weighted means of the token vectors of each side; coefficients are >= 0. One-sided batches give NaN."""
+    before = _side_contrast(vectors, advantage, 1.0)
+    return CentroidContrast(before, None if coefficient is None else _side_contrast(vectors, advantage, coefficient))
+
+
+def _side_contrast(vectors: TokenVectors, advantage: Float[Tensor, " tok"], share: Float[Tensor, " tok"] | float) -> SideContrast:
+    positive, negative, one_sided = CentroidSums().add(vectors, advantage, share).finish()
+    if one_sided:
+        return SideContrast(math.nan, math.nan, math.nan)
+    sizes = float(positive.norm()), float(negative.norm())
+    distance = float((positive - negative).norm())
+    cosine = float((positive * negative).sum()) / (sizes[0] * sizes[1]) if min(sizes) > 0 else math.nan
+    return SideContrast(cosine, distance, distance / sum(sizes) if sum(sizes) > 0 else math.nan)
+
 
 SOLVE_RATE_EDGES = (0.0, 0.25, 0.5, 0.75)
 """Borders of the prompt-difficulty buckets; a border belongs to the bucket below it, and all solved is a bucket of its own."""

@@ -6,10 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tokencredit.diagnose.common import class_parts, evidence, on_cpu
-from tokencredit.diagnose.summary import mean_where
+from tokencredit.diagnose.common import class_parts, evidence, mean_where, on_cpu, percent
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import percent
 from tokencredit.types import Finding, TableRow
 
 CERTAIN = 0.99

@@ -10,10 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.diagnose.common import evidence
-from tokencredit.diagnose.summary import DEAD_BAND, SIDES, mean_where
+from tokencredit.diagnose.common import DEAD_BAND, SIDES, count, evidence, mean_where, number
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.diagnose.words import count, number
 from tokencredit.types import Finding, TableRow
 
 INTERVAL = (0.025, 0.975)

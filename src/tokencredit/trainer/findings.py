@@ -14,13 +14,12 @@ from tokencredit.config.train import Diagnose
 from tokencredit.credit.delta.vectors import row_vectors
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation
-from tokencredit.diagnose.contrast import centroid_contrast
 from tokencredit.diagnose.coupling import Sources, coupling
 from tokencredit.diagnose.drift import drift
 from tokencredit.diagnose.effect import effect
 from tokencredit.diagnose.entropy import entropy
 from tokencredit.diagnose.flips import flips
-from tokencredit.diagnose.masses import masses
+from tokencredit.diagnose.masses import centroid_contrast, masses
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value

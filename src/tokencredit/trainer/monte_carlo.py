@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.diagnose.summary import DEAD_BAND
+from tokencredit.diagnose.common import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.forward.padded import gather_evidence, response_extent
 from tokencredit.policy.policy import Policy
