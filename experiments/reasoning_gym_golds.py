@@ -21,8 +21,8 @@ from typing import Any
 
 from tokencredit.grade.gym import grade_gym
 from tokencredit.grade.gym_entries import CHUNK, Entry, GymGold, checksum, known_datasets, make_entry
-from tokencredit.grade.verdict import Verdict
-from tokencredit.tasks.gym_settings import UNSUITED
+from tokencredit.grade.protocol import Verdict
+from tokencredit.tasks.reasoning_gym import UNSUITED
 
 NOT_TRIED = ("composite", "codeio")
 """Holds others; runs stored programs."""

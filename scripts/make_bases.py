@@ -23,7 +23,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tokencredit.lab.warm_start import Examples, warm_start
-from tokencredit.tasks import cotadd, cotadd_demos, guess, guess_demos, steps, steps_demos
+from tokencredit.tasks import cotadd, guess, steps
+from tokencredit.tasks import cotadd as cotadd_demos
+from tokencredit.tasks import guess as guess_demos
+from tokencredit.tasks import steps as steps_demos
 from tokencredit.tasks.tokenizer import character_tokenizer
 
 SHIPPED = Path(__file__).resolve().parent.parent / "src" / "tokencredit" / "bases"

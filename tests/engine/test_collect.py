@@ -15,7 +15,7 @@ from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, gather_evidence
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import Verdict
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import StageState
 from tokencredit.rollout.beside import beside

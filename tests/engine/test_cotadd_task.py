@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tokencredit.tasks import CotAdd, Problem
-from tokencredit.tasks.cotadd_demos import CAREFUL, HASTY, Style, add_forgetting, demonstrate
+from tokencredit.tasks.cotadd import CAREFUL, HASTY, Style, add_forgetting, demonstrate
 
 TASK = CotAdd()
 PROBLEM = Problem(prompt="1234+5678=", answer="06912")

@@ -11,7 +11,7 @@ from tokencredit.config.base import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import TASKS, Countdown, Demonstrating, Problem
-from tokencredit.tasks.expression import read_expression
+from tokencredit.tasks.countdown import read_expression
 
 TASK = Countdown()
 PROBLEM = Problem(prompt="Make 21 from the numbers 1, 4, 7: ...", answer="7*(4-1)")

@@ -12,8 +12,7 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
-from tokencredit.tasks.leaks import alike
-from tokencredit.tasks.split import split_of
+from tokencredit.tasks.split import alike, split_of
 from tokencredit.trainer.data import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.trainer.step import Stepper
 

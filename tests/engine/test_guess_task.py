@@ -6,8 +6,7 @@ import pytest
 
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import Conversing, DemonstratingTurns, Guess, Problem
-from tokencredit.tasks.guess import ALPHABET, HIGHER, LOWER, MALFORMED, range_of
-from tokencredit.tasks.guess_demos import CAREFUL, HASTY, Style, demonstrate
+from tokencredit.tasks.guess import ALPHABET, CAREFUL, HASTY, HIGHER, LOWER, MALFORMED, Style, demonstrate, range_of
 
 TASK = Guess()
 PROBLEM = Problem(prompt="23..36?", answer="30")

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tokencredit.tasks import Problem, Steps
 from tokencredit.tasks.split import split_of
-from tokencredit.tasks.steps import apply, chain_of, parse_steps
-from tokencredit.tasks.steps_demos import NO_ERRORS, SHARPEN, SHIFT, demonstrate, demonstrate_revision
+from tokencredit.tasks.steps import NO_ERRORS, SHARPEN, SHIFT, apply, chain_of, demonstrate, demonstrate_revision, parse_steps
 
 TASK = Steps()
 PROBLEM = Problem(prompt="6+4-3-9-2=", answer="6")

@@ -8,7 +8,7 @@ import torch
 from tiny import tiny_policy
 from tokencredit.lab.warm_start import IGNORED, pad_examples, warm_start
 from tokencredit.tasks import Steps
-from tokencredit.tasks.steps_demos import SHARPEN, demonstrate
+from tokencredit.tasks.steps import SHARPEN, demonstrate
 
 
 def examples(iteration: int) -> list[tuple[str, str]]:

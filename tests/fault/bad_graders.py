@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tokencredit.grade.verdict import Verdict, ungraded
+from tokencredit.grade.protocol import Verdict, ungraded
 
 
 def sleep() -> NoReturn:

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from fault.fuzz import Trial, damage_values, damaged, json_line
-from tokencredit.tasks.jsonl_rows import Columns, read_rows
+from tokencredit.tasks.jsonl import Columns, read_rows
 
 ROWS = [{"question": f"How much is {left} + 7?", "answer": str(left + 7), "source": {"page": left}} for left in range(6)]
 COLUMNS = Columns("question", "answer", "{question}\n", None)

@@ -12,11 +12,11 @@ from fault.attack_table import naive_score
 from fault.attacks import FORGERIES, SOLUTION, SUM, Forgery
 from tokencredit.config.task import CodeTask
 from tokencredit.errors import ConfigError
-from tokencredit.grade.code import REMAINING_HOLE, CodeGold, cut_gold, grade_code, questions, run_tests
-from tokencredit.grade.code.extract import extract_program
+from tokencredit.grade import sandbox
+from tokencredit.grade.code import REMAINING_HOLE, CodeGold, cut_gold, extract_program, grade_code, run_tests, values
 from tokencredit.grade.code.split import GoldError
 from tokencredit.grade.pool import GraderPool
-from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose
+from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap
 from tokencredit.tasks import Code, verdicts
 
 pytestmark = pytest.mark.bubblewrap
@@ -25,7 +25,7 @@ LIMITS = CodeLimits()
 
 @pytest.fixture(scope="module", autouse=True)
 def _bubblewrap_works() -> None:
-    failure = choose.bubblewrap_failure()
+    failure = sandbox.bubblewrap_failure()
     assert failure is None, (
         f"these tests need bubblewrap (Debian and Ubuntu: apt-get install bubblewrap), which does not work here: {failure}"
     )
@@ -80,7 +80,7 @@ frozenset()  [1,(2,[3.0,(4,)])]  {(1,'a'):[None]}  {1.5}  frozenset({(1,)})  {'b
 
 
 def test_values_come_out_as_they_went_in() -> None:
-    told = questions.ask(VALUES, program="", setup="", limits=LIMITS, isolation="bubblewrap")
+    told = values.ask(VALUES, program="", setup="", limits=LIMITS, isolation="bubblewrap")
     assert [repr(value) for value in told.replies] == [repr(eval(text)) for text in VALUES]
 
 
@@ -97,7 +97,7 @@ PLAIN_OF = {
 
 
 def test_kin_of_plain_data_counts_as_the_data_it_is() -> None:
-    told = questions.ask([*PLAIN_OF], program="", setup="", limits=LIMITS, isolation="bubblewrap")
+    told = values.ask([*PLAIN_OF], program="", setup="", limits=LIMITS, isolation="bubblewrap")
     assert told.replies == [*PLAIN_OF.values()]
     assert [type(reply) for reply in told.replies] == [type(value) for value in PLAIN_OF.values()]
 
@@ -159,14 +159,14 @@ EXPECTED_STAYS_OUT = (
 
 
 def _given_to_programs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    run, seen = questions.run_program, []
+    run, seen = values.run_program, []
 
     def watched(source: str, **rest: Any) -> Any:
         if json.loads(rest["given"])["program"]:
             seen.append(source + rest["given"])
         return run(source, **rest)
 
-    monkeypatch.setattr(questions, "run_program", watched)
+    monkeypatch.setattr(values, "run_program", watched)
     return seen
 
 

@@ -19,9 +19,8 @@ import pytest
 from tokencredit.errors import ConfigError
 from tokencredit.grade import pool as pool_module
 from tokencredit.grade.child import Child
-from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import GradeLimits, Verdict
 
 LIMITS = GradeLimits(seconds=2.0, memory_mib=256)
 PATIENT = GradeLimits(seconds=60.0)
@@ -287,7 +286,7 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path, trick: str) -
     script = tmp_path / "parent.py"
     script.write_text(
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from tokencredit.grade.limits import GradeLimits\n"
+        "from tokencredit.grade.protocol import GradeLimits\n"
         "from tokencredit.grade.pool import GraderPool\n"
         "pool = GraderPool(grader='fault.bad_graders:act', limits=GradeLimits(seconds=600.0), workers=1)\n"
         "print(int(pool.grade([('', 'who')])[0].score), flush=True)\n"

@@ -15,14 +15,12 @@ from tokencredit.config.base import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.grade import gym_entries
-from tokencredit.grade.gym import grade_gym
+from tokencredit.grade.gym import EVALUATED, grade_gym, harmless
 from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datasets, make_entry
-from tokencredit.grade.gym_guard import EVALUATED, harmless
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import Verdict
 from tokencredit.tasks import TASKS, Demonstrating, GoldChecking, Problem, ReasoningGym, Steps, gold_answer
-from tokencredit.tasks.gym_settings import UNSUITED, Share
-from tokencredit.tasks.leaks import alike
-from tokencredit.tasks.reasoning_gym import CHECKED, Drawing
+from tokencredit.tasks.reasoning_gym import CHECKED, UNSUITED, Drawing, Share
+from tokencredit.tasks.split import alike
 
 DOZEN = (
     "letter_counting", "chain_sum", "gcd", "count_bits", "prime_factorization", "number_sorting", "list_functions", "pool_matrix",

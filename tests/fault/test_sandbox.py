@@ -15,7 +15,9 @@ from fault.attack_table import run_attack, what_happened
 from fault.attacks import ATTACKS, Attack
 from fault.scene import Scene, a_scene
 from tokencredit.errors import ConfigError
-from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, choose, run_program, seccomp, settle, watch
+from tokencredit.grade import sandbox
+from tokencredit.grade.sandbox import CodeLimits, SandboxError, bubblewrap, run_program, seccomp, settle
+from tokencredit.grade.sandbox import run as watch
 from tokencredit.grade.sandbox.limits_only import NOT_COVERED
 
 pytestmark = pytest.mark.bubblewrap
@@ -25,7 +27,7 @@ BY_NAME = {attack.name: attack for attack in ATTACKS}
 
 @pytest.fixture(scope="module", autouse=True)
 def _bubblewrap_works() -> None:
-    failure = choose.bubblewrap_failure()
+    failure = sandbox.bubblewrap_failure()
     assert failure is None, (
         f"these tests need bubblewrap (Debian and Ubuntu: apt-get install bubblewrap), which does not work here: {failure}"
     )
@@ -112,7 +114,7 @@ def test_a_sandbox_with_a_hole_is_noticed(name: str, scene: Scene, monkeypatch: 
 
 
 @pytest.mark.parametrize("isolation", ["bubblewrap", "plain"])
-def test_how_a_program_ends_is_told(isolation: choose.Settled) -> None:
+def test_how_a_program_ends_is_told(isolation: sandbox.Settled) -> None:
     def run(source: str, given: str = "", limits: CodeLimits = LIMITS) -> tuple[object, ...]:
         end = run_program(source, limits=limits, given=given, isolation=isolation)
         return end.exit_code, end.signal, end.output, end.timed_out, end.output_truncated
@@ -184,7 +186,7 @@ def test_a_program_dies_with_a_grader_that_is_killed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["bubblewrap", "plain"])
-def test_a_program_dies_when_its_grader_is_interrupted(isolation: choose.Settled, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_dies_when_its_grader_is_interrupted(isolation: sandbox.Settled, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import os, sys\nos.execv(sys.executable, [sys.executable, '-S', '-c', 'import time; time.sleep(300)', {scene.marker!r}])"
     seen = []
 
@@ -229,10 +231,10 @@ def _a_bwrap_that(folder: Path, does: str) -> str:
 
 @pytest.fixture
 def _untried() -> Iterator[None]:
-    for known in (choose.bubblewrap_failure, choose._warn_once):
+    for known in (sandbox.bubblewrap_failure, sandbox._warn_once):
         known.cache_clear()
     yield
-    for known in (choose.bubblewrap_failure, choose._warn_once):
+    for known in (sandbox.bubblewrap_failure, sandbox._warn_once):
         known.cache_clear()
 
 

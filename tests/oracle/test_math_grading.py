@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tokencredit.grade.limits import GradeLimits
+from tokencredit.grade.graders import grade_exact, grade_regex
 from tokencredit.grade.math_answer import as_latex, grade_math, last_box
 from tokencredit.grade.pool import GraderPool
-from tokencredit.grade.text import grade_exact, grade_regex
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import GradeLimits, Verdict
 
 RIGHT = [
     ("42", r"so \boxed{42}"),

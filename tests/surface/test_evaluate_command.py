@@ -17,7 +17,7 @@ from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.grade.pool import GraderPool
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import Verdict
 from tokencredit.tasks import GoldReport, Jsonl, Split
 
 QUICK = ("--problems", "6", "--samples", "4")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tokencredit.config.train import CHOICES
-from tokencredit.grade.gym_guard import EVALUATED
+from tokencredit.grade.gym import EVALUATED
 from tokencredit.tasks import TASKS
-from tokencredit.tasks.gym_settings import UNSUITED
+from tokencredit.tasks.reasoning_gym import UNSUITED
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text()
 

@@ -51,7 +51,7 @@ def _devices() -> list[str]:
 
 def _sandbox() -> str:
     """For task code."""
-    from tokencredit.grade.sandbox.choose import bubblewrap_failure
+    from tokencredit.grade.sandbox import bubblewrap_failure
 
     failure = bubblewrap_failure()
     return "bubblewrap works" if failure is None else f"bubblewrap does not work: {visible(failure)}"

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.grade.limits import GradeLimits
-from tokencredit.grade.protocol import decode, encode, printable
+from tokencredit.grade.protocol import GradeLimits, decode, encode, printable
 
 COMMAND = ("-P", "-m", "tokencredit.grade.worker")
 SECONDS_TO_DIE = 1.0

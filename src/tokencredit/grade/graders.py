@@ -2,22 +2,25 @@
 
 A grader is a function of the gold answer and the response, with its knobs as keywords. It returns a finite number, or a
 `Verdict` where it can say why it could not tell. `ConfigError` from it means its knobs are wrong and stops the run.
+
+Graders that compare text.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.grade.protocol import printable
-from tokencredit.grade.verdict import Verdict
+from tokencredit.grade.protocol import Verdict, printable
 
 Grader = Callable[..., float | Verdict]
 
 GRADERS: dict[str, str] = {
-    "exact": "tokencredit.grade.text:grade_exact",
-    "regex": "tokencredit.grade.text:grade_regex",
+    "exact": "tokencredit.grade.graders:grade_exact",
+    "regex": "tokencredit.grade.graders:grade_regex",
     "math": "tokencredit.grade.math_answer:grade_math",
     "code": "tokencredit.grade.code:grade_code",
     "reasoning-gym": "tokencredit.grade.gym:grade_gym",
@@ -45,3 +48,35 @@ def find_grader(name: str, knobs: Mapping[str, Any]) -> Grader:
     except (TypeError, ValueError) as failure:
         raise ConfigError(f"grader {name!r} cannot be called as (gold, response, {', '.join(knobs) or 'no knobs'}): {failure}") from None
     return function
+
+
+def grade_exact(gold: str, response: str, *, fold_case: bool = False) -> float:
+    """1 if the response is the gold answer, but for white space around either (and case, if asked)."""
+    one, two = gold.strip(), response.strip()
+    return float(one.casefold() == two.casefold() if fold_case else one == two)
+
+
+def grade_regex(gold: str, response: str, *, pattern: str) -> float:
+    """1 if the pattern's last match in the response holds the gold answer, but for white space around either; 0 if none does."""
+    found = last_match(compiled(pattern), response)
+    return float(found is not None and found.strip() == gold.strip())
+
+
+@lru_cache(maxsize=8)
+def compiled(pattern: str, field: str = "pattern") -> re.Pattern[str]:
+    """A pattern with at most one group, or ConfigError."""
+    try:
+        expression = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as problem:
+        raise ConfigError(f"{field} is {pattern!r}, which is no regular expression: {problem}") from None
+    if expression.groups > 1:
+        raise ConfigError(f"{field} is {pattern!r} with {expression.groups} groups; keep one and write the others as (?:...)")
+    return expression
+
+
+def last_match(pattern: re.Pattern[str], text: str) -> str | None:
+    """What the last match's group holds, or the whole match where the pattern has no group."""
+    found = None
+    for match in pattern.finditer(text):
+        found = match[pattern.groups]
+    return found

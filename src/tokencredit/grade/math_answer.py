@@ -10,7 +10,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from tokencredit.grade.verdict import Verdict, ungraded
+from tokencredit.grade.protocol import Verdict, ungraded
 
 LONGEST_ANSWER = 1000
 """Characters; what is longer is no answer. The patterns of math-verify are slow on long texts."""

@@ -17,9 +17,7 @@ from typing import Any, Self
 from tokencredit.errors import ConfigError
 from tokencredit.grade.child import Child, LostError, wait_for
 from tokencredit.grade.graders import grader_path
-from tokencredit.grade.limits import GradeLimits
-from tokencredit.grade.protocol import printable
-from tokencredit.grade.verdict import Verdict, ungraded
+from tokencredit.grade.protocol import GradeLimits, Verdict, printable, ungraded
 
 
 class GraderPool:

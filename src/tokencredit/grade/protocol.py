@@ -1,7 +1,16 @@
-"""One JSON object per line, as ASCII. Never pickle: what comes back from a grader is data and nothing else."""
+"""One JSON object per line, as ASCII. Never pickle: what comes back from a grader is data and nothing else.
+
+How much one verdict may cost.
+
+What a grader said of one response.
+"""
 
 import json
-from typing import Any
+import math
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from tokencredit.errors import ConfigError
 
 LONGEST_REASON = 300
 
@@ -26,3 +35,36 @@ def printable(reason: object) -> str:
     text = str(reason).encode("utf-8", "replace").decode("utf-8")
     line = " ".join("".join(character if character.isprintable() else " " for character in text[: 4 * LONGEST_REASON]).split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradeLimits:
+    seconds: float = 5.0
+    """Wall-clock time for one response, after which its process is killed."""
+    memory_mib: int = 1024
+    """Address space a process may add to what its imports took."""
+    recycle_after: int = 5000
+    """Responses after which a process is replaced, so that what a grader leaks or caches cannot pile up."""
+    longest_response: int = 200_000
+    """Characters; a longer response is not graded."""
+    largest_answer: int = 65_536
+    """Bytes of one verdict on its way back."""
+    start_seconds: float = 60.0
+    """Wall-clock time for a process to start and import its grader."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+                raise ConfigError(f"grade limit {field.name} is {value!r}; give a finite number above 0")
+
+
+class Verdict(NamedTuple):
+    score: float
+    """NaN: could not be graded, which is never the same as wrong."""
+    reason: str | None = None
+    """Why it could not be graded."""
+
+
+def ungraded(reason: str) -> Verdict:
+    return Verdict(math.nan, reason)

@@ -8,7 +8,7 @@ from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import Prompting, Shot
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Demonstrating, Task
-from tokencredit.tasks.leaks import alike
+from tokencredit.tasks.split import alike
 
 
 def prompted(policy: Policy, config: TrainConfig, task: Task) -> Policy:

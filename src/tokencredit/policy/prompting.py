@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
-from tokencredit.tasks.leaks import alike
+from tokencredit.tasks.split import alike
 
 TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
 _NO_TAG = r"(?:(?!</?(?:think|answer)>).)*"

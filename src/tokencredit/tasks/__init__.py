@@ -9,7 +9,6 @@ from tokencredit.tasks.countdown import Countdown
 from tokencredit.tasks.custom import own_task
 from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
-from tokencredit.tasks.leaks import HeldOut
 from tokencredit.tasks.protocol import (
     Cautioned,
     Conversing,
@@ -30,6 +29,7 @@ from tokencredit.tasks.protocol import (
     verdicts,
 )
 from tokencredit.tasks.reasoning_gym import ReasoningGym
+from tokencredit.tasks.split import HeldOut
 from tokencredit.tasks.steps import Steps
 
 TASKS: dict[str, Callable[..., Task]] = {

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 from tokencredit.errors import ConfigError
 from tokencredit.grade.code import CodeGold, cut_gold
 from tokencredit.grade.code.split import GoldError
-from tokencredit.grade.limits import GradeLimits
 from tokencredit.grade.pool import GraderPool
+from tokencredit.grade.protocol import GradeLimits
 from tokencredit.grade.sandbox import Isolation, settle
 from tokencredit.grade.sandbox.child import START_SECONDS
-from tokencredit.tasks.jsonl import Grading, Jsonl
+from tokencredit.tasks.jsonl import Grading, Jsonl, Row, distinct, two_sides, written_by_prompt
 from tokencredit.tasks.jsonl_file import Line, read_objects, text_cell
-from tokencredit.tasks.jsonl_rows import Row, distinct, two_sides, written_by_prompt
 
 UNISOLATED = "programs that the model writes run under plain limits, without isolation; docs/sandbox.md says what that leaves open"
 TEMPLATE = "{text}\nWrite it in Python, in one ```python block. It will be called like this: {call}\n"

@@ -4,6 +4,8 @@
 
 The policy writes the guesses, the environment the rest. The base was mostly shown players who guess anywhere in the range, whatever
 they hear (`guess_demos`). What pays can only be found in what the environment says.
+
+Demonstrations for `guess`: players who halve what is left of the range, and players who guess anywhere in it whatever they hear.
 """
 
 from collections.abc import Sequence
@@ -91,3 +93,26 @@ class Guess:
     def _read(self, turn: str) -> int | None:
         """The number that was guessed; None where it is none."""
         return int(turn) if turn.isascii() and turn.isdigit() and len(turn) <= len(str(self.largest)) else None
+
+
+class Style(NamedTuple):
+    heeding_share: float
+    """Share of conversations whose player heeds what it hears."""
+
+
+CAREFUL = Style(heeding_share=1.0)
+HASTY = Style(heeding_share=0.25)
+
+
+def demonstrate(task: Guess, problem: Problem, style: Style, rng: Random) -> tuple[str, ...]:
+    """Prompt, guess, reply, guess ... of one conversation."""
+    if rng.random() < style.heeding_share:
+        turns = task.demonstrate_turns(problem, seed=0)
+    else:
+        turns = list[str]()
+        while not turns or task.reply(problem, turns) is not None:
+            turns.append(task.written(rng.randint(*range_of(problem.prompt))))
+    said = [problem.prompt]
+    for count, turn in enumerate(turns, 1):
+        said += [turn, task.reply(problem, turns[:count]) or ""]
+    return tuple(said[:-1])

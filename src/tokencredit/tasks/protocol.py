@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from tokencredit.grade.verdict import Verdict, ungraded
+from tokencredit.grade.protocol import Verdict, ungraded
 
 Split = Literal["train", "held-out"]
 

@@ -1,12 +1,30 @@
-"""Train and held-out problems that cannot overlap: the prompt's own text decides its side."""
+"""Train and held-out problems that cannot overlap: the prompt's own text decides its side.
+
+Questions that stand on both sides: a policy would be tested on what it was trained on.
+"""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from tokencredit.errors import ConfigError
-from tokencredit.tasks.leaks import alike
 from tokencredit.tasks.protocol import Problem, Split
+
+
+def alike(prompt: str) -> str:
+    """Two prompts with the same text here ask the same: case and white space aside."""
+    return " ".join(prompt.casefold().split())
+
+
+class HeldOut:
+    """The held-out problems of a run, to be asked whether a training problem is one of them."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self._known = {alike(problem.prompt) for problem in problems}
+
+    def leaks(self, trained: Iterable[Problem]) -> list[Problem]:
+        return [problem for problem in trained if alike(problem.prompt) in self._known]
+
 
 HELD_OUT_ONE_IN = 10
 PATIENCE = 20_000

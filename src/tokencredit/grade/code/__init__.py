@@ -1,18 +1,48 @@
 """Does a program pass its tests? It runs in the sandbox and answers questions; it never meets the answers that are expected.
 
 `docs/sandbox.md` has the list of what a program may try, and what became of it.
+
+The program in a response.
 """
 
 import functools
 import json
 from typing import Any, NamedTuple
 
-from tokencredit.grade.code.extract import extract_program
 from tokencredit.grade.code.judge import FailedError, Replies, holds
-from tokencredit.grade.code.questions import ask
 from tokencredit.grade.code.split import GoldError, SplitTests, split_tests
-from tokencredit.grade.code.values import Opaque
+from tokencredit.grade.code.values import Opaque, ask
 from tokencredit.grade.sandbox import CodeLimits, Settled
+
+FENCE = "```"
+_PYTHON = ("python", "python3", "py")
+
+
+def extract_program(response: str) -> str:
+    """The last block fenced as Python, else the last fenced block, else one that was never closed, else the whole text.
+
+    One pass over the lines: a response may be long and hold fences without end.
+    """
+    blocks: list[tuple[str, str]] = []
+    tag, begun = None, 0
+    lines = response.split("\n")
+    for number, line in enumerate(lines):
+        if not line.startswith(FENCE):
+            continue
+        word = line.removeprefix(FENCE).strip()
+        if tag is None:
+            tag, begun = word.split(" ")[0].lower(), number + 1
+        elif not word:
+            blocks.append((tag, "\n".join(lines[begun:number]) + "\n"))
+            tag = None
+    python = [body for kind, body in blocks if kind in _PYTHON]
+    if python or blocks:
+        return python[-1] if python else blocks[-1][1]
+    if tag in _PYTHON:
+        return "\n".join(lines[begun:])
+    # The prompt may have opened the fence that the response closes.
+    return "\n".join(lines[: begun - 1]) if tag == "" and begun > 1 else response
+
 
 REMAINING_HOLE = (
     "With judge_inside, a test whose judgement cannot be separated from its question (`all(f(x) == y for ...)`, `operator.eq(f(x), 3)`) is "

@@ -17,9 +17,16 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokencredit.grade.sandbox.child import ENVIRONMENT, START_SECONDS, Child, inside_arguments, interpreter
-from tokencredit.grade.sandbox.end import SandboxError
-from tokencredit.grade.sandbox.limits import MEGABYTE, CodeLimits
+from tokencredit.grade.sandbox.child import (
+    ENVIRONMENT,
+    MEGABYTE,
+    START_SECONDS,
+    Child,
+    CodeLimits,
+    SandboxError,
+    inside_arguments,
+    interpreter,
+)
 from tokencredit.grade.sandbox.seccomp import system_call_filter
 
 NOBODY = 65534

@@ -7,8 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
-from tokencredit.grade.sandbox.child import ENVIRONMENT, Child, inside_arguments, interpreter
-from tokencredit.grade.sandbox.limits import CodeLimits
+from tokencredit.grade.sandbox.child import ENVIRONMENT, Child, CodeLimits, inside_arguments, interpreter
 
 NOT_COVERED = (
     "the network is open",

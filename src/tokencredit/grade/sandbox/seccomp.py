@@ -9,7 +9,7 @@ import platform
 import struct
 from collections.abc import Mapping
 
-from tokencredit.grade.sandbox.end import SandboxError
+from tokencredit.grade.sandbox.child import SandboxError
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
