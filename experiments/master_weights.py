@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tokencredit import resolve, train
 from tokencredit.config.resolve import read_toml
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import trained_parameters
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.trainer.callbacks import NobodyWatching

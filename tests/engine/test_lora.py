@@ -22,7 +22,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
 from tokencredit.forward.first_order import predicted_change
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import trained_parameters
 from tokencredit.optim.microscope import Microscope
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective

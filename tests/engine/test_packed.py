@@ -13,11 +13,10 @@ from tiny import made_up_rollouts
 from tokencredit.config.train import Lora
 from tokencredit.forward import packing
 from tokencredit.forward import padded as forward
+from tokencredit.forward.modes import recomputable_layers, recomputing
 from tokencredit.forward.packed import packed_scores, score_layout, why_not_packed
 from tokencredit.forward.packing import pack
-from tokencredit.forward.padded import response_logits
-from tokencredit.forward.recompute import recomputable_layers, recomputing
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import response_logits, trained_parameters
 from tokencredit.kernels import token_statistics
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import load_policy

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from engine.packed_cases import CASES, dense_backward, dense_forward, llama
 from tokencredit.forward import attention
-from tokencredit.forward.compiled import compiling
+from tokencredit.forward.modes import compiling
 from tokencredit.forward.packed import score_layout, why_not_packed
 from tokencredit.forward.packing import pack
 

@@ -21,8 +21,8 @@ from engine.runs import files_of, run, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
+from tokencredit.forward.modes import recomputable_layers, recomputing
 from tokencredit.forward.padded import gather_evidence, is_computed_again, pays_to_share
-from tokencredit.forward.recompute import recomputable_layers, recomputing
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective

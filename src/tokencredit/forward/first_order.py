@@ -18,8 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.forward.padded import response_extent, response_logits, row_cost
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import response_extent, response_logits, row_cost, trained_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.types import Rollouts
 

@@ -1,17 +1,71 @@
-"""How rows go through the model in scoring and update: padded to the longest, the plain twin, or packed and compiled."""
+"""How rows go through the model in scoring and update: padded to the longest, the plain twin, or packed and compiled.
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+The layers of a model, and a forward of another kind for them while a pass begins.
 
+Layers compiled by torch for packed passes: what is computed between two matrix products becomes one kernel.
+
+Only the passes of scoring and update run them. Sampling, which adds to a cache, and looks, which differentiate forward,
+meet the plain layers.
+
+Gradient checkpointing: a pass keeps only what goes into each layer, and computes the rest again on the way back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.forward.attention import WIDEST_FLASH_HEAD
-from tokencredit.forward.compiled import compiling
 from tokencredit.forward.packed import why_not_packed
 from tokencredit.forward.packed_scoring import FeatureRoom
 from tokencredit.kernels import why_no_triton
+
+Forward = Callable[..., Any]
+
+
+def layers_of(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+@contextmanager
+def passing_through(layers: list[GradientCheckpointingLayer], wrap: Callable[[GradientCheckpointingLayer], Forward]) -> Iterator[None]:
+    """Inside, each layer is passed through what `wrap(layer)` made; afterwards through what it was before, wrapped or not."""
+    before = [layer.__dict__.get("forward") for layer in layers]
+    for layer in layers:
+        layer.forward = wrap(layer)
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            # What hid the forward of the class goes, or gives way to what hid it before.
+            del layer.forward
+            if own is not None:
+                layer.forward = own
+
+
+@cache
+def _compiled(kind: type[GradientCheckpointingLayer], backend: str) -> Callable[..., Any]:
+    """One compilation for all layers of a kind and for packed rows of any length."""
+    return torch.compile(kind.forward, dynamic=True, backend=backend)
+
+
+@contextmanager
+def compiling(model: PreTrainedModel, backend: str = "inductor") -> Iterator[None]:
+    """Passes begun inside run compiled layers."""
+
+    def compiled(layer: GradientCheckpointingLayer) -> Forward:
+        return partial(_compiled(type(layer), backend), layer)
+
+    with passing_through(layers_of(model), compiled):
+        yield
+
 
 WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""
@@ -63,3 +117,40 @@ def why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
 
 def feature_room(config: TrainConfig) -> FeatureRoom:
     return FeatureRoom(config.features, int(config.features_gib * 2**30))
+
+
+def recomputable_layers(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:
+    layers = layers_of(model)
+    if not layers:
+        raise ConfigError(
+            f"optimizer.gradient_checkpointing is true but no layer of {type(model).__name__} can be computed again; set it to false"
+        )
+    return layers
+
+
+@contextmanager
+def recomputing(model: PreTrainedModel) -> Iterator[None]:
+    """Passes begun inside are computed again when their gradient is taken.
+
+    transformers' own switch works in training mode alone, where some layers drop out. So each layer's forward is wrapped here
+    instead, and the model stays in eval mode: nothing is drawn, and the second pass gives the bits of the first.
+    """
+    layers = recomputable_layers(model)
+    with passing_through(layers, _again):
+        for layer in layers:
+            # Says to whoever asks the model that its cache must stay unused: a layer passed twice would add to it twice.
+            layer.gradient_checkpointing = True
+        try:
+            yield
+        finally:
+            for layer in layers:
+                # It hid what the class has.
+                del layer.gradient_checkpointing
+
+
+def _again(layer: GradientCheckpointingLayer) -> Forward:
+    return partial(_passed, layer.forward)
+
+
+def _passed(forward: Forward, *given: Any, **named: Any) -> Any:
+    return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, **named)

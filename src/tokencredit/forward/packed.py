@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tokencredit.forward.attention import SEGMENTS, let_pack
-from tokencredit.forward.out_of_memory import is_out_of_memory
+from tokencredit.forward.memory import is_out_of_memory
 from tokencredit.forward.packing import PackedLayout, pack
 from tokencredit.forward.padded import lm_head, response_logits
 from tokencredit.kernels import at_least_float32

@@ -2,6 +2,8 @@
 
 A row is laid out as [left padding | prompt | response | right padding]. Causal attention never looks right, so only
 left padding needs a mask, and rows with prompts of one length need none.
+
+What of a model is trained: all of its weights, or adapters alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import Module, Parameter
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -184,3 +187,8 @@ def gather_evidence(
                 hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
             hidden[index, :width] = at_least_float32(states)
     return TokenEvidence(logp.where(mask, 0.0), entropy.where(mask, 0.0), hidden)
+
+
+def trained_parameters(model: Module) -> dict[str, Parameter]:
+    """By their names in `named_parameters`; what is frozen has no gradient and no place in an optimizer."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -18,8 +18,7 @@ from torch import Tensor
 from tokencredit.errors import GuardError
 from tokencredit.forward.divergence import Movement, movement
 from tokencredit.forward.first_order import Direction, Method, predicted_change
-from tokencredit.forward.padded import gather_evidence
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import gather_evidence, trained_parameters
 from tokencredit.masked import group_statistics
 from tokencredit.optim.adamw_parts import adamw_part, clip_factor
 from tokencredit.optim.update import accumulate_gradient, step_kappa

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import trained_parameters
 from tokencredit.optim.rounding import stochastic_round
 from tokencredit.seeds import derive_seed
 

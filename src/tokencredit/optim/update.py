@@ -13,12 +13,10 @@ from torch import Tensor
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Tell, recut, silent, with_half_on_failure
-from tokencredit.forward.modes import PADDED, Passes
+from tokencredit.forward.modes import PADDED, Passes, recomputing
 from tokencredit.forward.packed import packed_scores
 from tokencredit.forward.packed_scoring import HostRows, on_host
-from tokencredit.forward.padded import precision, response_logits, row_cost
-from tokencredit.forward.recompute import recomputing
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import precision, response_logits, row_cost, trained_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from tokencredit.config.train import Lora, TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import trained_parameters
 from tokencredit.kernels import at_least_float32
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.seeds import derive_seed

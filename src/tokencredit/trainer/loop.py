@@ -17,7 +17,7 @@ from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.memory import memory_in_words
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import trained_parameters
 from tokencredit.optim.update import as_result
 from tokencredit.pipeline import local_metrics
 from tokencredit.pipeline.credit import StageState

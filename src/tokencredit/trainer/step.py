@@ -17,9 +17,8 @@ from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Tell, silent
-from tokencredit.forward.modes import Passes, choose_passes
+from tokencredit.forward.modes import Passes, choose_passes, recomputable_layers
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.forward.recompute import recomputable_layers
 from tokencredit.optim.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import TakenStep, run_plan

@@ -13,8 +13,7 @@ from torch import Tensor
 from tokencredit.advantage.group import rloo_advantage
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost
-from tokencredit.forward.trained import trained_parameters
+from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost, trained_parameters
 from tokencredit.kernels import token_statistics
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.policy.policy import Policy
