@@ -14,7 +14,7 @@ from tiny import tiny_policy
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.stops import StopWatcher
+from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph import FastSampler, prefill
 from tokencredit.rollout.cuda_graph.steps import slot_counts
 from tokencredit.rollout.sample import Sampled, sample, sample_plainly

@@ -17,8 +17,7 @@ from tokencredit.errors import GuardError
 from tokencredit.forward.padded import gather_evidence, response_logits
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
-from tokencredit.optim.adamw_parts import adamw_part, clip_factor
-from tokencredit.optim.microscope import Lens, Microscope, StepEvidence, choose_rows
+from tokencredit.optim.microscope import Lens, Microscope, StepEvidence, adamw_part, choose_rows, clip_factor
 from tokencredit.optim.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from tokencredit import models
 from tokencredit.bases import base_folder
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.resume import anchored
 from tokencredit.errors import ConfigError
-from tokencredit.models import find, hub, model_folder, pinned_name, smollm
+from tokencredit.models import model_folder, pinned_name, smollm
 from tokencredit.storage.manifest import damage
 
 
@@ -33,7 +34,7 @@ from tokencredit.storage.manifest import damage
     ],
 )
 def test_what_looks_like_an_id_on_the_hub(name: str, is_id: bool) -> None:
-    assert hub.is_hub_id(name) == is_id
+    assert models.is_hub_id(name) == is_id
 
 
 class FakeHub:
@@ -219,7 +220,7 @@ def test_another_file_than_the_published_one_is_refused(tmp_path: Path) -> None:
 
 def test_shipped_bases_are_ordinary_folders() -> None:
     assert json.loads((base_folder("steps-shift") / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
-    assert find.model_folder("steps-shift") == base_folder("steps-shift")
+    assert models.model_folder("steps-shift") == base_folder("steps-shift")
 
 
 def test_the_command_for_smollm2_runs_from_conversion_to_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

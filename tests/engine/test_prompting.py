@@ -11,8 +11,7 @@ from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.prompted import prompted
-from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, render_reply
+from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, prompted, render_reply
 from tokencredit.rollout.multi_turn import hear
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
-from tokencredit.policy.stops import tokens_up_to_stop
+from tokencredit.policy.token_text import tokens_up_to_stop
 from tokencredit.rollout.sample import sample
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()

@@ -17,7 +17,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.stops import StopWatcher
+from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.sample import sample, sample_plainly
 from tokencredit.rollout.sampler import with_sampler
 from tokencredit.rollout.vllm import VllmSampler

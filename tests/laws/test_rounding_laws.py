@@ -14,7 +14,7 @@ from laws.mutants_core import Law, for_all
 from laws.source_edits import Edit, loaded_with
 
 DRAWS = 20_000
-MODULE = "optim.rounding"
+MODULE = "optim.optimizer"
 
 
 def rounding_with(edit: Edit | None = None) -> SimpleNamespace:

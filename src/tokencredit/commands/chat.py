@@ -78,8 +78,7 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     from dataclasses import replace
 
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
-    from tokencredit.policy.prompted import prompted
-    from tokencredit.policy.prompting import Prompting
+    from tokencredit.policy.prompting import Prompting, prompted
     from tokencredit.tasks import TASKS, Steps
     from tokencredit.trainer.gold import check_gold
 

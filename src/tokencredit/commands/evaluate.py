@@ -69,7 +69,7 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
     from tokencredit.analysis.measure import measure
     from tokencredit.commands.progress import counting
     from tokencredit.forward.memory import memory_in_words
-    from tokencredit.policy.prompted import prompted
+    from tokencredit.policy.prompting import prompted
     from tokencredit.trainer.preflight import check_fit
 
     bare = _policy(model, settings[0])

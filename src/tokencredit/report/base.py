@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from tokencredit.bases import base_folder, shipped_bases
-from tokencredit.models.cache import cache_folder
-from tokencredit.models.hub import is_hub_id
+from tokencredit.models import is_hub_id
 from tokencredit.models.smollm import NAME as SMOLLM
+from tokencredit.models.smollm import cache_folder
 
 ORIGINALS = {SMOLLM: "HuggingFaceTB/SmolLM2-135M-Instruct"}
 """Names of ours for models that have one on the hub."""

@@ -16,7 +16,7 @@ from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, wa
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.stops import StopWatcher
+from tokencredit.policy.token_text import StopWatcher
 from tokencredit.types import Rollouts
 
 

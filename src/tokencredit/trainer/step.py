@@ -26,7 +26,7 @@ from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
-from tokencredit.policy.prompted import prompted
+from tokencredit.policy.prompting import prompted
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.extra import gather_extra
 from tokencredit.rollout.reward_parts import bonus, part_means

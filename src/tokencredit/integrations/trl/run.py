@@ -23,7 +23,7 @@ from tokencredit.integrations.trl.recorder import Recorder, last_whole_checkpoin
 from tokencredit.integrations.trl.run_trainer import RunTrainer
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.policy import Policy, load_policy, set_threads
-from tokencredit.policy.prompted import prompted
+from tokencredit.policy.prompting import prompted
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder, describe_environment

@@ -21,7 +21,7 @@ from tokencredit.lab.credit.order import CreditOrder
 from tokencredit.lab.credit.prefix_tree import CERTAIN
 from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, Field
 from tokencredit.policy.policy import choose_device, load_policy, set_threads
-from tokencredit.policy.prompted import prompted
+from tokencredit.policy.prompting import prompted
 from tokencredit.rollout.sampler import with_sampler
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task

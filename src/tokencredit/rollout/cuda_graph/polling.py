@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.policy.stops import StopWatcher
+from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph.buffers import Workspace
 
 

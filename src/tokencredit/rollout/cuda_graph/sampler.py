@@ -16,7 +16,7 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.stops import StopWatcher
+from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Workspace, bytes_for
 from tokencredit.rollout.cuda_graph.polling import Lookout
 from tokencredit.rollout.cuda_graph.prefill import read_prompts
