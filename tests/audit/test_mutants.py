@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tokencredit.audit import CONDITIONS
-from tokencredit.audit.causes import find_causes
-from tokencredit.audit.residual import ZERO, residual, step_kappa
+from tokencredit.audit.residual import ZERO, find_causes, residual, step_kappa
 from tokencredit.audit.subject import Subject, assign, plan_for
 from tokencredit.config.recipes import RECIPES
 

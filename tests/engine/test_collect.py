@@ -106,7 +106,7 @@ def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> N
 
 
 def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> None:
-    from tokencredit.pipeline.local_metrics import step_metrics
+    from tokencredit.pipeline.metrics import step_metrics
 
     config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
     stepper = stepper_of(config)

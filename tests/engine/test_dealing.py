@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokencredit.pipeline.dealing import deal_micro_batches, share_evenly
+from tokencredit.pipeline.distributed import deal_micro_batches, share_evenly
 
 COST = [5, 9, 9, 2, 7, 1, 8, 3, 6, 4]
 """From the longest: rows 1, 2, 6, 4, 8, 0, 9, 7, 3, 5."""

@@ -16,7 +16,7 @@ from tokencredit.commands.flags import parse_train
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import StageState
-from tokencredit.pipeline.local_metrics import step_metrics
+from tokencredit.pipeline.metrics import step_metrics
 from tokencredit.rollout import branching, collect, revision
 from tokencredit.rollout.extra import ExtraEvidence
 from tokencredit.rollout.scoring import Pipeline

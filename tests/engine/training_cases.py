@@ -14,8 +14,7 @@ from tokencredit.forward.padded import response_extent
 from tokencredit.objective import OBJECTIVES, Objective, correction_weight, with_correction, with_kl
 from tokencredit.pipeline import microbatch
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.dealing import deal_micro_batches
-from tokencredit.pipeline.distributed import ALONE, Ranks
+from tokencredit.pipeline.distributed import ALONE, Ranks, deal_micro_batches
 from tokencredit.pipeline.microbatch import MicroBatch
 from tokencredit.types import Aggregation, Credited, PlannedStep
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.source_edits import Edit, loaded_with
 
-MODULES = ("pipeline.dealing", "batching.microbatch")
+MODULES = ("pipeline.distributed", "batching.microbatch")
 
 
 def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
@@ -12,48 +12,50 @@ def dealing_with(edit: Edit | None = None) -> SimpleNamespace:
 
 
 MICRO_BATCHES: dict[str, Edit] = {
-    "spare rows are dropped": Edit("pipeline.dealing", "smallest + (number * ranks + rank < larger)", "smallest"),
-    "the next micro-batch begins with the last row of this": Edit("pipeline.dealing", "taken += len(run)", "taken += max(len(run) - 1, 1)"),
+    "spare rows are dropped": Edit("pipeline.distributed", "smallest + (number * ranks + rank < larger)", "smallest"),
+    "the next micro-batch begins with the last row of this": Edit(
+        "pipeline.distributed", "taken += len(run)", "taken += max(len(run) - 1, 1)"
+    ),
     "the last micro-batch takes every spare row": Edit(
-        "pipeline.dealing",
+        "pipeline.distributed",
         "(number * ranks + rank < larger)",
         "(number == micro_batches - 1) * (larger // ranks + (rank < larger % ranks))",
     ),
     "spare rows go to the last slots": Edit(
-        "pipeline.dealing", "number * ranks + rank < larger", "number * ranks + rank >= ranks * micro_batches - larger"
+        "pipeline.distributed", "number * ranks + rank < larger", "number * ranks + rank >= ranks * micro_batches - larger"
     ),
     "rows in the order given": Edit(
-        "pipeline.dealing",
+        "pipeline.distributed",
         "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    smallest",
         "ordered = list(rows)\n    smallest",
     ),
     "ties in the order given": Edit(
-        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: -cost[row])\n    smallest"
+        "pipeline.distributed", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: -cost[row])\n    smallest"
     ),
     "shortest rows first": Edit(
-        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: (cost[row], row))\n    smallest"
+        "pipeline.distributed", "key=lambda row: (-cost[row], row))\n    smallest", "key=lambda row: (cost[row], row))\n    smallest"
     ),
     "every rank a run of its own": Edit(
-        "pipeline.dealing", "tuple(run[rank::ranks])", "tuple(run[sum(sizes[:rank]) : sum(sizes[: rank + 1])])"
+        "pipeline.distributed", "tuple(run[rank::ranks])", "tuple(run[sum(sizes[:rank]) : sum(sizes[: rank + 1])])"
     ),
 }
 """Of one optimizer step."""
 
 SHARES: dict[str, Edit] = {
-    "direction never changes": Edit("pipeline.dealing", "hand if turn % 2 == 0 else reversed(hand)", "hand"),
+    "direction never changes": Edit("pipeline.distributed", "hand if turn % 2 == 0 else reversed(hand)", "hand"),
     "shares in runs": Edit(
-        "pipeline.dealing", "shares[rank].append(row)", "shares[(turn * ranks + rank) * ranks // len(rows)].append(row)"
+        "pipeline.distributed", "shares[rank].append(row)", "shares[(turn * ranks + rank) * ranks // len(rows)].append(row)"
     ),
     "shares in the order given": Edit(
-        "pipeline.dealing",
+        "pipeline.distributed",
         "ordered = sorted(rows, key=lambda row: (-cost[row], row))\n    shares",
         "ordered = list(rows)\n    shares",
     ),
     "shares ordered by cost alone": Edit(
-        "pipeline.dealing", "key=lambda row: (-cost[row], row))\n    shares", "key=lambda row: -cost[row])\n    shares"
+        "pipeline.distributed", "key=lambda row: (-cost[row], row))\n    shares", "key=lambda row: -cost[row])\n    shares"
     ),
-    "unequal shares are not refused": Edit("pipeline.dealing", "if len(rows) % ranks:", "if False:"),
-    "every rank gets the longest rows": Edit("pipeline.dealing", "shares[rank].append(row)", "shares[rank].append(hand[0])"),
+    "unequal shares are not refused": Edit("pipeline.distributed", "if len(rows) % ranks:", "if False:"),
+    "every rank gets the longest rows": Edit("pipeline.distributed", "shares[rank].append(row)", "shares[rank].append(hand[0])"),
 }
 """Of a whole batch."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tokencredit.audit.causes import CAUSES, OTHER, Cell, audit_cell
+from tokencredit.audit.residual import CAUSES, OTHER, Cell, audit_cell
 from tokencredit.audit.scene import CONDITIONS
 from tokencredit.audit.subject import Subject
 from tokencredit.config import Recipe

@@ -46,7 +46,7 @@ def _recipe_named(name: str):
 
 def _subjects(options: AuditOptions) -> "list[Subject]":
     from tokencredit.audit import Subject
-    from tokencredit.audit.own import load_objective
+    from tokencredit.audit.subject import load_objective
     from tokencredit.config import PpoClipObjective, Recipe
     from tokencredit.config.recipe import varied
 

@@ -115,7 +115,7 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
 
     from tokencredit.analysis.replay import recreate
     from tokencredit.commands.progress import counting
-    from tokencredit.pipeline.local_metrics import mean_entropy
+    from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.storage.run_dir import RunFolder
     from tokencredit.trainer.look import judge
     from tokencredit.trainer.recorder import entropy_history
@@ -165,7 +165,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
 
     from tokencredit.analysis.offline import offline_config, offline_notes
     from tokencredit.analysis.offline_look import stored_labels, train_once
-    from tokencredit.pipeline.local_metrics import mean_entropy
+    from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
     from tokencredit.trainer.look import judge

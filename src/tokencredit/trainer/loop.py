@@ -19,7 +19,7 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.forward.memory import memory_in_words
 from tokencredit.forward.padded import trained_parameters
 from tokencredit.optim.update import as_result
-from tokencredit.pipeline import local_metrics
+from tokencredit.pipeline import metrics
 from tokencredit.pipeline.credit import StageState
 from tokencredit.pipeline.metrics import state_metrics
 from tokencredit.policy.policy import Policy
@@ -267,7 +267,7 @@ class Trainer:
             **({} if gathered is None else gathered.extra),
         }
         if (trained := attempt.trained) is not None:
-            row |= local_metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
+            row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
         return row if attempt.refusal is None else row | {"refused": 1}
 
     def _judge(self, attempt: Attempt, row: dict[str, Any], watchdog: Watchdog) -> Watchdog:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.pipeline import local_metrics
+from tokencredit.pipeline import metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Task
@@ -45,6 +45,6 @@ def record_step(folder: RunFolder, policy: Policy, task: Task, config: TrainConf
     labels = label_tokens(policy, task, trained.problems, trained.credited.rollouts)
     folder.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     if trained.look is not None:
-        history = [*entropy_history(folder), (step, local_metrics.mean_entropy(trained.credited))]
+        history = [*entropy_history(folder), (step, metrics.mean_entropy(trained.credited))]
         found = judge(trained, labels, task, config, step=step, history=history)
         folder.write_findings(step, found.to_json(step), found.columns)

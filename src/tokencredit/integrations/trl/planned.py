@@ -8,8 +8,7 @@ import torch
 from tokencredit.errors import GuardError
 from tokencredit.integrations.trl.batch import Rows, take_rows, trim
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.dealing import deal_micro_batches
-from tokencredit.pipeline.distributed import Ranks
+from tokencredit.pipeline.distributed import Ranks, deal_micro_batches
 from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 

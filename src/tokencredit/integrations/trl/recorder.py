@@ -13,8 +13,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.integrations.trl.planned import PlannedBatch
 from tokencredit.integrations.trl.run_trainer import RunTrainer
-from tokencredit.pipeline.local_metrics import step_metrics
-from tokencredit.pipeline.metrics import state_metrics
+from tokencredit.pipeline.metrics import state_metrics, step_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.reward_parts import part_means, reward_parts
 from tokencredit.storage.atomic import remove_folder

@@ -11,7 +11,7 @@ from tokencredit.errors import GuardError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.integrations.hooks.responses import group_numbers
 from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
-from tokencredit.pipeline.dealing import share_evenly
+from tokencredit.pipeline.distributed import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed
 from tokencredit.types import Credited, Rollouts, StepPlan
 
