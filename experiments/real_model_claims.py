@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tokencredit.policy.policy import Policy, choose_device, load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.rows import rollout_rows
 from tokencredit.rollout_io.write import write_rows
 from tokencredit.storage.run_dir import describe_environment

@@ -11,7 +11,7 @@ from typing import Any
 from stored import BASE, FILE, GROUP_SIZE, LIMIT
 
 from tokencredit.policy.policy import Policy, choose_device, load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks.steps import Steps
 from tokencredit.types import Rollouts
 

@@ -10,7 +10,7 @@ from engine.runs import run, small_config
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
 

@@ -9,7 +9,7 @@ from tokencredit.bases import shipped_bases
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.grading import grade_rollouts
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import CotAdd, Guess, Steps, Task
 from tokencredit.trainer.evaluate import Accuracy, evaluate
 

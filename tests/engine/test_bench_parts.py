@@ -23,7 +23,7 @@ from tokencredit.lab.speed.run import ON_SHAPES, describe_machine, module_of, ta
 from tokencredit.lab.speed.shapes import TINY, update_flops
 from tokencredit.lab.speed.workload import Load, RandomRewards, make_batch, save_model
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 CPU = torch.device("cpu")
 BENCH = Bench(CPU, (TINY,), 1, 0, Ceilings(1e11, 1e10, "float32"), lambda _: None)

@@ -15,9 +15,8 @@ from tiny import tiny_policy
 from tokencredit.config import ProcessCredit
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.rollout import branching as module
-from tokencredit.rollout.branch import BranchPoint
-from tokencredit.rollout.branching import branch_points, solve_rates
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.branching import BranchPoint, branch_points, solve_rates
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import CotAdd, Problem, Steps, marks_steps
 from tokencredit.tasks.steps import apply, chain_of
 

@@ -18,8 +18,7 @@ from tokencredit.forward.padded import TokenEvidence, gather_evidence
 from tokencredit.grade.protocol import Verdict
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import StageState
-from tokencredit.rollout.beside import beside
-from tokencredit.rollout.collect import GradedBatch, collect
+from tokencredit.rollout.collect import GradedBatch, beside, collect
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.tasks import GradingTogether, Problem, Steps

@@ -17,11 +17,9 @@ from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import Prompting, render_chat
 from tokencredit.rollout import multi_turn
 from tokencredit.rollout.generate import respond
-from tokencredit.rollout.grading import grade_with_reasons
-from tokencredit.rollout.multi_turn import sample_turns
-from tokencredit.rollout.reward_parts import reward_parts
-from tokencredit.rollout.sample import sample
-from tokencredit.rollout.turns import turn_tokens, turns_of
+from tokencredit.rollout.grading import grade_with_reasons, reward_parts
+from tokencredit.rollout.multi_turn import sample_turns, turn_tokens, turns_of
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Problem, Steps
 from tokencredit.trainer.tokens import label_tokens
 

@@ -21,8 +21,7 @@ from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.multi_turn import sample_turns
-from tokencredit.rollout.turns import turns_of
+from tokencredit.rollout.multi_turn import sample_turns, turns_of
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch

@@ -15,9 +15,9 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.token_text import StopWatcher
-from tokencredit.rollout.cuda_graph import FastSampler, prefill
+from tokencredit.rollout.cuda_graph import FastSampler, steps
 from tokencredit.rollout.cuda_graph.steps import slot_counts
-from tokencredit.rollout.sample import Sampled, sample, sample_plainly
+from tokencredit.rollout.sampler import Sampled, sample, sample_plainly
 from tokencredit.types import Rollouts
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10], [5, 6, 7]]
@@ -246,7 +246,7 @@ def test_stop_strings_end_rows_where_stopping_at_once_would(policy: Policy, inte
 
 def test_prompts_read_in_several_passes_are_read_alike(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = draw(fast(policy), keep_hidden=True)
-    monkeypatch.setattr(prefill, "TOKENS_IN_A_PASS", 11)
+    monkeypatch.setattr(steps, "TOKENS_IN_A_PASS", 11)
     parts = draw(fast(policy), keep_hidden=True)
     assert_same(whole.rollouts, parts.rollouts)
     for one, other in zip(whole.evidence[:3], parts.evidence[:3], strict=True):

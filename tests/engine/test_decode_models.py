@@ -23,8 +23,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.cuda_graph import FastSampler, why_not
+from tokencredit.rollout.cuda_graph.buffers import Weights, _matrices
 from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
-from tokencredit.rollout.cuda_graph.weights import Weights, _matrices
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

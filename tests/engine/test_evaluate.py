@@ -6,7 +6,7 @@ import torch
 from engine.runs import small_config
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.grading import grade_rollouts
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Steps
 from tokencredit.trainer import evaluate as module
 from tokencredit.trainer.evaluate import evaluate

@@ -17,7 +17,7 @@ from tokencredit.policy.policy import Policy
 from tokencredit.rollout import extra
 from tokencredit.rollout.extra import ExtraEvidence
 from tokencredit.rollout.generate import respond
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer import step

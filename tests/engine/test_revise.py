@@ -22,7 +22,7 @@ from tokencredit.rollout import revision as module
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.revision import Comparison, Revisions, choose_comparisons, revise
-from tokencredit.rollout.sample import Sampled
+from tokencredit.rollout.sampler import Sampled
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -11,7 +11,7 @@ from tiny import tiny_policy
 from tokencredit.config.train import Reward
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.prompting import Prompting
-from tokencredit.rollout.reward_parts import bonus, part_means, reward_parts
+from tokencredit.rollout.grading import bonus, part_means, reward_parts
 from tokencredit.tasks.tokenizer import character_tokenizer
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -6,7 +6,7 @@ import torch
 from tiny import tiny_policy
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10]]
 

@@ -15,7 +15,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.credit import StageState
-from tokencredit.rollout.turns import turn_tokens, turns_of
+from tokencredit.rollout.multi_turn import turn_tokens, turns_of
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_turns

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
 from tokencredit.policy.token_text import tokens_up_to_stop
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 

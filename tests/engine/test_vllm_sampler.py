@@ -18,8 +18,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.token_text import StopWatcher
-from tokencredit.rollout.sample import sample, sample_plainly
-from tokencredit.rollout.sampler import with_sampler
+from tokencredit.rollout.sampler import sample, sample_plainly, with_sampler
 from tokencredit.rollout.vllm import VllmSampler
 
 PROMPTS = [[3, 4, 5], [6, 7], [3, 4, 5, 6]]

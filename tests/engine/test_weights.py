@@ -18,7 +18,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.optim.optimizer import StochasticAdamW, make_optimizer
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.storage.run_dir import RunFolder
 
 KNOBS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}

@@ -14,7 +14,7 @@ from fault.fuzz import Trial, damage_values, damaged, flip_bits, lasting_folder
 from tiny import tiny_policy
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 WEIGHTS = "model.safetensors"
 

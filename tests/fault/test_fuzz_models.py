@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from fault.fuzz_models import WEIGHTS, model_copy
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import Policy, load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 
 def loaded(folder: Path) -> Policy:

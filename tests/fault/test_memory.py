@@ -22,7 +22,7 @@ from tokencredit.optim import update
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import StageState
-from tokencredit.rollout.sample import sample_plainly
+from tokencredit.rollout.sampler import sample_plainly
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.failed_batch import _score_again
 

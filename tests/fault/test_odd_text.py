@@ -19,7 +19,7 @@ from tokencredit.report.page import render
 from tokencredit.report.plan import plan_grid
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, read_step
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.rollout_io.rows import rollout_rows
 from tokencredit.rollout_io.write import write_rows

@@ -13,7 +13,7 @@ MODULES = (
     "credit.masks",
     "credit.process",
     "repair_bonus",
-    "rollout.edits",
+    "rollout.revision",
 )
 """In an order in which every module comes after those that it imports."""
 
@@ -148,17 +148,17 @@ REPAIRS: dict[str, Edit] = {
     "weight is ignored": Edit("repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
     "hopeless failures pay": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
     "insertions leave no mark": Edit(
-        "rollout.edits",
+        "rollout.revision",
         "        marked[min(",
         '        marked[min(edit.src_pos, len(before) - 1)] |= edit.tag != "insert"\n        continue\n        marked[min(',
     ),
     "insertions mark the token before": Edit(
-        "rollout.edits", "edit.src_pos, len", 'edit.src_pos - (edit.tag == "insert" and edit.src_pos > 0), len'
+        "rollout.revision", "edit.src_pos, len", 'edit.src_pos - (edit.tag == "insert" and edit.src_pos > 0), len'
     ),
-    "marks of the revision": Edit("rollout.edits", "edit.src_pos", "edit.dest_pos"),
-    "everything is marked": Edit("rollout.edits", "    return marked", "    return [True] * len(before)"),
+    "marks of the revision": Edit("rollout.revision", "edit.src_pos", "edit.dest_pos"),
+    "everything is marked": Edit("rollout.revision", "    return marked", "    return [True] * len(before)"),
     "a replacement is two edits": Edit(
-        "rollout.edits", "Levenshtein.distance(before, after)", "Levenshtein.distance(before, after, weights=(1, 1, 2))"
+        "rollout.revision", "Levenshtein.distance(before, after)", "Levenshtein.distance(before, after, weights=(1, 1, 2))"
     ),
 }
 """What a repair is worth, and what it changed."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tiny import made_up_rollouts
-from tokencredit.rollout.branch import BranchPoint, every_few_tokens, prefix_values, starts_in_tokens, within_budget
+from tokencredit.rollout.branching import BranchPoint, every_few_tokens, prefix_values, starts_in_tokens, within_budget
 from tokencredit.tasks import Problem, Steps
 
 NAN = math.nan

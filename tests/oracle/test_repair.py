@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tokencredit.advantage.group import grpo_advantage
-from tokencredit.rollout.edits import edit_distance, edited_tokens
+from tokencredit.rollout.revision import edit_distance, edited_tokens
 from tokencredit.shape import SHAPES, ShapeInputs, repair_bonus
 
 NAN = math.nan

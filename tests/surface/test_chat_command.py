@@ -21,7 +21,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.policy.prompting import Prompting
 from tokencredit.rollout import stream as module
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.rollout.stream import Conversation, draw, stream
 from tokencredit.tasks import Steps
 

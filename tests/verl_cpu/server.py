@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 QUIET_SECONDS = 0.02
 """When no request has come for this long, those that wait are answered."""

@@ -12,9 +12,8 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.generate import respond
-from tokencredit.rollout.grading import grade_rollouts, grade_with_reasons, response_text
-from tokencredit.rollout.reward_parts import RIGHT, reward_parts
-from tokencredit.rollout.sample import Sampled
+from tokencredit.rollout.grading import RIGHT, grade_rollouts, grade_with_reasons, response_text, reward_parts
+from tokencredit.rollout.sampler import Sampled
 from tokencredit.seeds import derive_seed
 from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.tasks import Problem, Task, gold_answer
@@ -44,7 +43,7 @@ class Measured:
     entropy: float
     """Mean over sampled tokens, in nats, at the temperature of sampling."""
     parts: Mapping[str, float]
-    """Means of the reward's parts; rollout/reward_parts.py says what each is."""
+    """Means of the reward's parts; rollout/grading.py says what each is."""
     ungraded: float
     """Share of sampled responses that could not be graded; they count as wrong."""
     reasons: Mapping[str, int]

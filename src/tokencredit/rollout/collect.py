@@ -1,9 +1,16 @@
-"""Sample and grade one batch; with dynamic sampling, replace groups whose scores are all alike."""
+"""Sample and grade one batch; with dynamic sampling, replace groups whose scores are all alike.
+
+Work of the device beside work of the host: tokens are scored in a thread while responses are graded in child processes.
+
+Grading stays in the main thread, where a stop that is asked for interrupts it; a scoring pass is short enough to be waited for.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,15 +21,21 @@ from tokencredit.forward.padded import TokenEvidence
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.guards import check_scores
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.beside import beside
-from tokencredit.rollout.demonstrations import demonstrated
-from tokencredit.rollout.generate import respond
-from tokencredit.rollout.grading import grade_with_reasons
-from tokencredit.rollout.reward_parts import RIGHT, reward_parts
+from tokencredit.rollout.generate import demonstrated, respond
+from tokencredit.rollout.grading import RIGHT, grade_with_reasons, reward_parts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import GradingTogether, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
+
+Found = TypeVar("Found")
+
+
+@contextmanager
+def beside(work: Callable[[], Found]) -> Iterator[Future[Found]]:
+    """`work` runs beside the block, which never ends before it; what it raises is raised by `result()`."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside") as one_thread:
+        yield one_thread.submit(work)
 
 
 class GradedBatch(NamedTuple):

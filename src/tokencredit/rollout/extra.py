@@ -10,8 +10,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.pipeline.build import needed_evidence
 from tokencredit.pipeline.credit import SampledEvidence
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.branch import BranchPoint, prefix_values
-from tokencredit.rollout.branching import branch_points, solve_rates
+from tokencredit.rollout.branching import BranchPoint, branch_points, prefix_values, solve_rates
 from tokencredit.rollout.generate import respond
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.revision import Revisions, revise

@@ -1,4 +1,7 @@
-"""IBPO's compare-and-correct: the same policy is shown a failed response beside a sibling and asked to write it again."""
+"""IBPO's compare-and-correct: the same policy is shown a failed response beside a sibling and asked to write it again.
+
+What a revision changed: Levenshtein's distance and the tokens of the original that its alignment touches.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -11,13 +14,33 @@ from torch import Tensor
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.edits import edit_distance, edited_tokens
 from tokencredit.rollout.grading import response_text
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, revision_prompt, verdicts
 from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
+
+
+def edit_distance(before: Sequence[int], after: Sequence[int]) -> int:
+    """Fewest insertions, deletions and replacements of one token that turn `before` into `after`."""
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.distance(before, after)
+
+
+def edited_tokens(before: Sequence[int], after: Sequence[int]) -> list[bool]:
+    """True for tokens of `before` that a shortest alignment with `after` replaces or deletes, or inserts something in front of.
+
+    What is inserted at the end marks the last token (our reading). Among several shortest alignments one is taken; equal
+    sequences mark nothing, and an empty `before` has nothing to mark.
+    """
+    from rapidfuzz.distance import Levenshtein
+
+    marked = [False] * len(before)
+    for edit in Levenshtein.editops(before, after) if marked else ():
+        marked[min(edit.src_pos, len(before) - 1)] = True
+    return marked
 
 
 class Comparison(NamedTuple):

@@ -1,14 +1,30 @@
-"""Who draws responses: the plain loop, the fast one, or vLLM. They all answer one question in the same terms."""
+"""Who draws responses: the plain loop, the fast one, or vLLM. They all answer one question in the same terms.
+
+Batched sampling: by the policy's sampler, or by the plain loop with the model's own key-value cache and a private generator.
+
+What the model knew when it drew a token (log-prob, entropy, hidden state) is kept: with the same weights and precision
+it is what a scoring pass would find again, so none is needed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from tokencredit.errors import ConfigError
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from tokencredit.errors import BadNumbersError, ConfigError
+from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, watching_head
+from tokencredit.kernels import at_least_float32, entropy_of
+from tokencredit.pipeline.guards import LOG_PROBS
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.token_text import StopWatcher
+from tokencredit.types import Rollouts
 
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy
-    from tokencredit.rollout.sample import Sampled
+    from tokencredit.rollout.sampler import Sampled
 
 SamplerName = Literal["auto", "plain", "fast", "vllm"]
 
@@ -51,3 +67,135 @@ def with_sampler(policy: "Policy", name: SamplerName, *, dtype: str, memory: flo
     if reason is not None:
         raise ConfigError(f"sampler is 'fast' but {reason}; use 'plain' or 'auto'")
     return replace(policy, sampler=FastSampler(policy))
+
+
+class _Decoder:
+    """The cache and mask of the rows still being written."""
+
+    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], copies: int, dtype: str) -> None:
+        self.policy, self.dtype = policy, dtype
+        ids, attention = pad_prompts(prompts, policy.device)
+        self.cache = DynamicCache(config=policy.model.config)
+        inputs: dict[str, Any] = {"input_ids": ids}
+        if attention is not None:
+            inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
+        # A prompt is read once and its cache copied to every response of the group.
+        self.logits = self._forward(inputs).repeat_interleave(copies, 0)
+        self.hidden = self.hidden.repeat_interleave(copies, 0)
+        self.cache.batch_repeat_interleave(copies)
+        self.attention = None if attention is None else attention.repeat_interleave(copies, 0)
+
+    def _forward(self, inputs: dict[str, Any]) -> Tensor:
+        with precision(self.policy.model, self.dtype), watching_head(self.policy.model) as seen:
+            logits = self.policy.model(**inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        self.hidden = at_least_float32(seen[0][:, -1])
+        return logits
+
+    def append(self, tokens: Tensor) -> None:
+        inputs: dict[str, Any] = {"input_ids": tokens[:, None]}
+        if self.attention is not None:
+            self.attention = torch.cat([self.attention, torch.ones_like(self.attention[:, :1])], 1)
+            inputs |= {"attention_mask": self.attention, "position_ids": self.attention.sum(1, keepdim=True) - 1}
+        self.logits = self._forward(inputs)
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.logits, self.hidden = self.logits[rows], self.hidden[rows]
+        self.attention = None if self.attention is None else self.attention[rows]
+
+
+class Sampled(NamedTuple):
+    rollouts: Rollouts
+    evidence: TokenEvidence
+    """As seen while sampling; hidden states only where asked for."""
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float = 1.0,
+    greedy: bool = False,
+    keep_hidden: bool = False,
+    dtype: str = "float32",
+) -> Sampled:
+    """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
+    if not all(prompts):
+        raise ConfigError("a prompt has no tokens under this model's tokenizer; there is nothing to answer")
+    draw = sample_plainly if policy.sampler is None else policy.sampler.sample
+    return draw(
+        policy,
+        prompts,
+        group_size=group_size,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        temperature=temperature,
+        greedy=greedy,
+        keep_hidden=keep_hidden,
+        dtype=dtype,
+    )
+
+
+@torch.no_grad()
+def sample_plainly(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    group_size: int,
+    max_new_tokens: int,
+    seed: int,
+    temperature: float,
+    greedy: bool,
+    keep_hidden: bool,
+    dtype: str,
+) -> Sampled:
+    """The twin of every faster sampler: any model, any device, any precision."""
+    device = policy.device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    rows = len(prompts) * group_size
+    ends = torch.tensor(policy.end_tokens, device=device)
+    decoder = _Decoder(policy, prompts, group_size, dtype)
+    kept_dtype = at_least_float32(decoder.logits).dtype
+    tokens = torch.zeros(rows, max_new_tokens, dtype=torch.long, device=device)
+    logps, entropies = (torch.zeros(rows, max_new_tokens, dtype=kept_dtype, device=device) for _ in range(2))
+    states = torch.zeros(rows, max_new_tokens, decoder.hidden.shape[-1] if keep_hidden else 0, dtype=kept_dtype, device=device)
+    mask = torch.zeros(rows, max_new_tokens, dtype=torch.bool, device=device)
+    finished = torch.zeros(rows, dtype=torch.bool, device=device)
+    writing = torch.arange(rows, device=device)
+    stops = StopWatcher(policy.tokenizer, policy.stops, rows)
+    for position in range(max_new_tokens):
+        logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
+        if logp.isnan().any():
+            rows = writing[logp.isnan().any(-1)].tolist()
+            raise BadNumbersError(LOG_PROBS, "the policy's probabilities are not finite while sampling; it has broken down", rows)
+        drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
+        tokens[writing, position] = drawn
+        logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1)
+        entropies[writing, position] = entropy_of(logp)
+        if keep_hidden:
+            states[writing, position] = decoder.hidden
+        mask[writing, position] = True
+        ended = torch.isin(drawn, ends)
+        if stops:
+            ended |= torch.tensor(stops.ended(writing.tolist(), drawn.tolist()), device=device)
+        finished[writing] = ended
+        if position + 1 == max_new_tokens or bool(ended.all()):
+            break
+        if ended.any():
+            going_on = (~ended).nonzero()[:, 0]
+            decoder.keep(going_on)
+            writing, drawn = writing[going_on], drawn[going_on]
+        decoder.append(drawn)
+    width = int(mask.any(0).sum())
+    rollouts = Rollouts(
+        prompts=tuple(tuple(prompt) for prompt in prompts for _ in range(group_size)),
+        tokens=tokens[:, :width],
+        mask=mask[:, :width],
+        group=torch.arange(len(prompts), device=device).repeat_interleave(group_size),
+        behavior_logp=logps[:, :width],
+        finished=finished,
+    )
+    return Sampled(rollouts, TokenEvidence(logps[:, :width], entropies[:, :width], states[:, :width] if keep_hidden else None))

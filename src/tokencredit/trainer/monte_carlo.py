@@ -14,8 +14,7 @@ from tokencredit.diagnose.common import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.forward.padded import gather_evidence, response_extent
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.branch import BranchPoint
-from tokencredit.rollout.branching import solve_rates
+from tokencredit.rollout.branching import BranchPoint, solve_rates
 from tokencredit.rollout.generate import respond
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.seeds import derive_seed

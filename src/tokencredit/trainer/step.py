@@ -29,7 +29,7 @@ from tokencredit.policy.policy import Policy, choose_device, load_policy, set_th
 from tokencredit.policy.prompting import prompted
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.extra import gather_extra
-from tokencredit.rollout.reward_parts import bonus, part_means
+from tokencredit.rollout.grading import bonus, part_means
 from tokencredit.rollout.sampler import with_sampler
 from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.seeds import derive_seed

@@ -7,7 +7,7 @@ import torch
 
 from tokencredit.diagnose.table import token_table
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.turns import turn_tokens
+from tokencredit.rollout.multi_turn import turn_tokens
 from tokencredit.tasks import Problem, Task, step_verdicts
 from tokencredit.types import Credited, Rollouts, StepPlan
 

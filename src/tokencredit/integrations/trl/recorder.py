@@ -15,7 +15,7 @@ from tokencredit.integrations.trl.planned import PlannedBatch
 from tokencredit.integrations.trl.run_trainer import RunTrainer
 from tokencredit.pipeline.metrics import state_metrics, step_metrics
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.reward_parts import part_means, reward_parts
+from tokencredit.rollout.grading import part_means, reward_parts
 from tokencredit.storage.atomic import remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest

@@ -15,7 +15,7 @@ from tokencredit.lab.credit.order import CreditOrder
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE
 from tokencredit.report.blocks import rounded
-from tokencredit.rollout.reward_parts import RIGHT
+from tokencredit.rollout.grading import RIGHT
 from tokencredit.trainer.tokens import TokenLabels
 
 

@@ -6,7 +6,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.lab.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
 from tokencredit.trainer.evaluate import ROWS_AT_ONCE

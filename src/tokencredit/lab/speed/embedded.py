@@ -21,7 +21,7 @@ from tokencredit.lab.speed.timing import spread
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import choose_device, load_policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import TASKS
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.step import Stepper

@@ -13,7 +13,7 @@ from tokencredit.lab.speed.shapes import Row, Shape, build_model, forward_flops
 from tokencredit.lab.speed.timing import Call, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.lab.speed.workload import Load, make_batch, make_policy
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.sample import sample
+from tokencredit.rollout.sampler import sample
 
 
 def loads(bench: Bench) -> list[Load]:

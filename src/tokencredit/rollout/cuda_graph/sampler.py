@@ -17,13 +17,11 @@ from tokencredit.forward.padded import TokenEvidence
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.token_text import StopWatcher
-from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Workspace, bytes_for
+from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Weights, Workspace, bytes_for
 from tokencredit.rollout.cuda_graph.polling import Lookout
-from tokencredit.rollout.cuda_graph.prefill import read_prompts
-from tokencredit.rollout.cuda_graph.steps import Steps, draw_tokens, slot_counts
+from tokencredit.rollout.cuda_graph.steps import Steps, draw_tokens, read_prompts, slot_counts
 from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
-from tokencredit.rollout.cuda_graph.weights import Weights
-from tokencredit.rollout.sample import Sampled, sample_plainly
+from tokencredit.rollout.sampler import Sampled, sample_plainly
 from tokencredit.types import Rollouts
 
 Backend = Literal["fast", "plain"]
