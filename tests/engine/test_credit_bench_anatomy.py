@@ -14,7 +14,7 @@ from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
 from tokencredit.lab.credit.order import CreditOrder
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE, find_contenders
 from tokencredit.lab.credit.run import in_json
-from tokencredit.trainer.tokens import TokenLabels, label_tokens
+from tokencredit.trainer.recorder import TokenLabels, label_tokens
 
 ORDER = CreditOrder(prompts=6, continuations=24, resamples=20, examples=3)
 

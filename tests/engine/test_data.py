@@ -13,7 +13,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.split import alike, split_of
-from tokencredit.trainer.data import fingerprint, first_problems, hash_problems, held_out_problems
+from tokencredit.trainer.preflight import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.trainer.step import Stepper
 
 

@@ -8,8 +8,8 @@ import torch
 
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
-from tokencredit.trainer import slower
-from tokencredit.trainer.slower import slower_in_words
+from tokencredit.trainer import fast_paths
+from tokencredit.trainer.fast_paths import slower_in_words
 
 
 def told(kind: str, **given: Any) -> list[str]:
@@ -18,16 +18,16 @@ def told(kind: str, **given: Any) -> list[str]:
 
 
 def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slower, "why_not", lambda policy, dtype: "its layers are odd")
-    monkeypatch.setattr(slower, "why_not_packed", lambda model: "it has a window")
+    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: "it has a window")
     both = told("cuda", dtype="bfloat16")
     assert ["its layers are odd" in both[0], "it has a window" in both[1]] == [True, True]
     assert told("cpu", dtype="bfloat16") == []
     assert len(told("cuda", dtype="bfloat16", sampler="plain")) == 1
     assert len(told("cuda", dtype="bfloat16", passes="padded")) == 1
     assert len(told("cuda", dtype="float32")) == 1
-    monkeypatch.setattr(slower, "why_not", lambda policy, dtype: None)
-    monkeypatch.setattr(slower, "why_not_packed", lambda model: None)
+    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: None)
+    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: None)
     assert told("cuda", dtype="bfloat16") == []
 
 

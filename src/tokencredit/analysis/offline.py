@@ -1,4 +1,11 @@
-"""Credit for rollouts that another trainer sampled: the same stages as in training, started without memory."""
+"""Credit for rollouts that another trainer sampled: the same stages as in training, started without memory.
+
+Credit of stored rollouts as a table: one row per sampled token, in the columns of a run's token files.
+
+One training step on rollouts of another trainer, under the microscope.
+
+The other trainer's optimizer is not known, so the step is ours: the recipe's credit and objective, a fresh AdamW.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +22,20 @@ from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
+from tokencredit.forward.modes import choose_passes
 from tokencredit.forward.padded import TokenEvidence, row_cost
 from tokencredit.integrations.recipe_source import MUST_SAMPLE
+from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import StageState
+from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Problem
+from tokencredit.trainer.recorder import TokenLabels
+from tokencredit.trainer.step import TrainedBatch, update
 from tokencredit.types import Credited, Rollouts, Scored
 
 NEEDS_A_MODEL = {
@@ -170,3 +183,73 @@ def _seed(config: TrainConfig, stored: StoredRollouts) -> int:
 def _moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
     tensors = {name: getattr(rollouts, name).to(device) for name in ("tokens", "mask", "group", "behavior_logp", "finished")}
     return replace(rollouts, **tensors)
+
+
+GIVEN_ADVANTAGE = "given_advantage"
+"""Beside record.TOKEN_COLUMNS: the advantage that the file brought along."""
+
+
+def stored_texts(policy: Policy, stored: StoredRollouts) -> list[str]:
+    """Of every sampled token, row after row."""
+    tokens, mask = stored.rollouts.tokens, stored.rollouts.mask
+    return [piece for row in range(len(mask)) for piece in policy.pieces(tokens[row][mask[row]].tolist())]
+
+
+def offline_columns(stored: StoredRollouts, found: Credited | TokenCredit, policy: Policy | None) -> dict[str, list[Any]]:
+    """None where something is not known: what only a task can tell, and without a model what only a model can tell."""
+    scored = found.scored
+    rollouts = stored.rollouts
+    mask = rollouts.mask
+    row, position = (index.tolist() for index in mask.nonzero(as_tuple=True))
+    nothing: list[Any] = [None] * len(row)
+
+    def per_token(value: Tensor | None) -> list[Any]:
+        return nothing if value is None else value.cpu()[mask].double().tolist()
+
+    def per_response(value: Tensor | None) -> list[Any]:
+        return nothing if value is None else value.cpu().double()[row].tolist()
+
+    classes = stored.token_class
+    ids = rollouts.tokens[mask].tolist()
+    return {
+        "step": [stored.step] * len(row),
+        "row": row,
+        "group": rollouts.group[row].tolist(),
+        "position": position,
+        "prompt": [stored.prompts[index] for index in row],
+        "text": nothing if policy is None else stored_texts(policy, stored),
+        "token_class": nothing if classes is None else [name for names in classes for name in names],
+        "step_right": nothing,
+        "token_id": ids,
+        "logp": per_token(found.old_logp if isinstance(found, Credited) else None),
+        "behavior_logp": per_token(rollouts.behavior_logp if stored.logp_known else None),
+        "entropy": per_token(found.entropy if isinstance(found, Credited) else None),
+        "score": per_response(scored.score),
+        "reward": per_response(scored.reward),
+        "advantage": per_response(found.advantage),
+        "coefficient": per_token(found.coefficient),
+        "credit": per_token(found.credit),
+        "optimizer_step": nothing,
+        GIVEN_ADVANTAGE: per_response(stored.advantage),
+    }
+
+
+def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
+    """Changes the policy, as training would."""
+    credited, _, pipeline = credit_stored(policy, stored, config)
+    passes = choose_passes(config, policy.model)
+    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=passes.packed)
+    if not plan.steps:
+        raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
+    add_adapters(policy.model, config.lora, seed=config.seed)
+    optimizer = make_optimizer(config, policy.model)
+    result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True, passes=passes)
+    by_group = dict(zip(stored.rollouts.group.tolist(), stored.prompts, strict=True))
+    problems = [Problem(prompt=by_group[group] or "", answer="") for group in range(len(by_group))]
+    return TrainedBatch(problems, credited, plan, result, microscope)
+
+
+def stored_labels(policy: Policy, stored: StoredRollouts) -> TokenLabels:
+    text = stored_texts(policy, stored)
+    classes = ["token"] * len(text) if stored.token_class is None else [name for names in stored.token_class for name in names]
+    return TokenLabels(text, classes, [None] * len(text))

@@ -80,7 +80,7 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.policy.prompting import Prompting, prompted
     from tokencredit.tasks import TASKS, Steps
-    from tokencredit.trainer.gold import check_gold
+    from tokencredit.trainer.preflight import check_gold
 
     policy = load_policy(
         options.model,

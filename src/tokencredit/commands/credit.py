@@ -75,8 +75,7 @@ def _credit(
     options: CreditOptions, layers: list[Layer], model: str | None, draft: TrainConfig
 ) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
     """The token table, and what was taken for granted. Everything that needs torch is loaded from here on."""
-    from tokencredit.analysis.offline import credit_stored, credit_without_model, offline_config, offline_notes
-    from tokencredit.analysis.offline_table import offline_columns
+    from tokencredit.analysis.offline import credit_stored, credit_without_model, offline_columns, offline_config, offline_notes
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
 

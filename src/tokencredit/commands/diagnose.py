@@ -117,9 +117,8 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.commands.progress import counting
     from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.storage.run_dir import RunFolder
-    from tokencredit.trainer.look import judge
-    from tokencredit.trainer.recorder import entropy_history
-    from tokencredit.trainer.tokens import label_tokens, token_columns
+    from tokencredit.trainer.findings import judge
+    from tokencredit.trainer.recorder import entropy_history, label_tokens, token_columns
 
     source = RunFolder(path)
     with counting("training again up to the step") as tell:
@@ -163,13 +162,12 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
         raise ConfigError("only names 'value', which samples and needs a task to grade; rollouts from a file have none")
     out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
 
-    from tokencredit.analysis.offline import offline_config, offline_notes
-    from tokencredit.analysis.offline_look import stored_labels, train_once
+    from tokencredit.analysis.offline import offline_config, offline_notes, stored_labels, train_once
     from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
-    from tokencredit.trainer.look import judge
-    from tokencredit.trainer.tokens import token_columns
+    from tokencredit.trainer.findings import judge
+    from tokencredit.trainer.recorder import token_columns
 
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
     set_threads(draft.threads, policy.model)

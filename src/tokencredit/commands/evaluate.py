@@ -106,7 +106,7 @@ def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: 
     """Rows whose own gold answer is not graded right are not asked; a run has told which. Training rows are asked, or shown as examples."""
     from tokencredit.tasks import GoldChecking
     from tokencredit.tasks.protocol import GoldCheckingBySide
-    from tokencredit.trainer.gold import check_gold
+    from tokencredit.trainer.preflight import check_gold
 
     shown = any(setting.config.prompt.few_shot for setting in settings)
     for setting, task in {id(task): (setting, task) for setting, task in zip(settings, tasks, strict=True)}.values():

@@ -23,20 +23,19 @@ from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.attempt import Attempt
-from tokencredit.trainer.batch import GatheredBatch
-from tokencredit.trainer.batch_file import StoredBatch, save_batch
 from tokencredit.trainer.checkpoint import (
     Progress,
+    StoredBatch,
     load_buffered,
     load_generators,
     load_optimizer,
     load_progress,
+    save_batch,
     write_state,
     writing,
 )
-from tokencredit.trainer.gold import GOLD_FILE
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.preflight import GOLD_FILE
+from tokencredit.trainer.step import Attempt, GatheredBatch, Stepper
 
 REFUSAL = "refusal.json"
 KEPT = 3

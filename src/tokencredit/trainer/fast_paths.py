@@ -1,4 +1,7 @@
-"""Which of its ways a run took where it was left to choose, and why: kept in the run's record, fast or not."""
+"""Which of its ways a run took where it was left to choose, and why: kept in the run's record, fast or not.
+
+Why a run on a GPU is slower than it could be: fast paths that were left to choose themselves and could not be taken.
+"""
 
 from typing import NamedTuple
 
@@ -61,3 +64,13 @@ def _features(config: TrainConfig, passes: Passes, pipeline: Pipeline) -> Way:
     if config.features == "auto":
         return Way("device or host", f"on the device while they fit into {config.features_gib:g} GiB")
     return Way(config.features, ASKED)
+
+
+def slower_in_words(config: TrainConfig, policy: Policy) -> list[str]:
+    """Empty where nothing is lost, on a CPU, and where somebody asked for the plain path."""
+    if policy.device.type != "cuda":
+        return []
+    drawn = why_not(policy, config.dtype) if config.sampler == "auto" and config.dtype == "bfloat16" else None
+    passed = why_not_packed(policy.model) if config.passes == "auto" else None
+    said = [] if drawn is None else [f"responses are drawn by the plain loop, not the fast sampler: {drawn}"]
+    return said if passed is None else [*said, f"passes are padded, not packed: {passed}"]

@@ -1,4 +1,7 @@
-"""From what the microscope saw to findings: which function judges what, and what each token's evidence is."""
+"""From what the microscope saw to findings: which function judges what, and what each token's evidence is.
+
+One training step that was watched, judged: table, evidence, what the budgets pay for, findings.
+"""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config.train import Diagnose
+from tokencredit.config.train import Diagnose, TrainConfig
 from tokencredit.credit.delta.vectors import row_vectors
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation
@@ -20,12 +23,17 @@ from tokencredit.diagnose.effect import effect
 from tokencredit.diagnose.entropy import entropy
 from tokencredit.diagnose.flips import flips
 from tokencredit.diagnose.masses import centroid_contrast, masses
-from tokencredit.diagnose.table import TokenTable
+from tokencredit.diagnose.table import TokenTable, token_table
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
-from tokencredit.optim.microscope import StepEvidence
+from tokencredit.forward.padded import head_weight
+from tokencredit.optim.microscope import StepEvidence, memory_for_a_look
+from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
-from tokencredit.trainer.monte_carlo import SampledEvidence
+from tokencredit.tasks import Task, format_classes
+from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, SampledEvidence, sample_evidence
+from tokencredit.trainer.recorder import TokenLabels
+from tokencredit.trainer.step import TrainedBatch
 from tokencredit.types import Credited, Finding, StepPlan
 
 
@@ -194,3 +202,40 @@ def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[s
     group = subject.credited.rollouts.group
     looked_at = len(group[subject.evidence.looked_at].unique())
     return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used, looked_at, len(group.unique()))
+
+
+def judge(
+    trained: TrainedBatch,
+    labels: TokenLabels,
+    task: Task | None,
+    config: TrainConfig,
+    *,
+    step: int,
+    history: Sequence[tuple[int, float]],
+    only: Collection[str] = FINDINGS,
+) -> Diagnosis:
+    """`step` counts from 1. Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format."""
+    look = trained.look
+    assert look is not None, "this step was not watched"
+    with memory_for_a_look():
+        evidence = look.evidence()
+    rollouts = trained.credited.rollouts
+    table = token_table(trained.credited, trained.plan, text=labels.text, token_class=labels.token_class)
+    seed = derive_seed(config.seed, "diagnose", step)
+    sampled = NOTHING_SAMPLED
+    if task is not None:
+        change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
+        sampled = sample_evidence(look.before, look.policy, task, trained.problems, rollouts, table, change, config, seed=seed, only=only)
+    subject = Subject(
+        table=table,
+        credited=trained.credited,
+        plan=trained.plan,
+        evidence=evidence,
+        head=head_weight(look.before.model),
+        temperature=config.sampling.temperature,
+        seed=seed,
+        format_classes=frozenset() if task is None else format_classes(task),
+        history=history,
+        sampled=sampled,
+    )
+    return diagnose(subject, config.diagnose, step=step, only=only)

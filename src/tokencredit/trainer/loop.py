@@ -28,7 +28,6 @@ from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.attempt import Attempt
 from tokencredit.trainer.callbacks import Listener, NobodyWatching
 from tokencredit.trainer.checkpoint import (
     BufferedBatch,
@@ -39,19 +38,24 @@ from tokencredit.trainer.checkpoint import (
     prune,
     save_checkpoint,
 )
-from tokencredit.trainer.data import fingerprint, first_problems, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.trainer.evaluate import Accuracy, evaluate
 from tokencredit.trainer.failed_batch import dump_refused
-from tokencredit.trainer.fast_paths import ways_taken
-from tokencredit.trainer.gold import write_gold
+from tokencredit.trainer.fast_paths import slower_in_words, ways_taken
 from tokencredit.trainer.health import Watchdog, silence_in_words, ungraded_in_words
-from tokencredit.trainer.preflight import check_fit
+from tokencredit.trainer.preflight import (
+    check_fit,
+    fingerprint,
+    first_problems,
+    held_out_problems,
+    keep_fingerprint,
+    refuse_leaks,
+    write_gold,
+)
 from tokencredit.trainer.recorder import diagnosis_rollouts, is_due, record_step
 from tokencredit.trainer.resume import find_resume_point, go_on_from
 from tokencredit.trainer.rng_state import generator_states, seed_generators
 from tokencredit.trainer.signals import Abandoned, StopRequest
-from tokencredit.trainer.slower import slower_in_words
-from tokencredit.trainer.step import Stepper, learning_rate
+from tokencredit.trainer.step import Attempt, Stepper, learning_rate
 
 
 class Outcome(NamedTuple):

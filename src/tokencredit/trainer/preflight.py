@@ -1,12 +1,24 @@
-"""Does the model suit the task and the budget? Asked before anything is written."""
+"""Does the model suit the task and the budget? Asked before anything is written.
 
-from collections.abc import Sequence
+Gold answers are graded before anything is trained on: a row whose own answer is not right can teach nothing.
+
+What a run was trained and tested on, as hashes: written when it begins, compared when it goes on.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from tokencredit.config.messages import shortened
+from tokencredit.config.resume import PATHS_OF_TASKS
 from tokencredit.config.train import TrainConfig
-from tokencredit.errors import ConfigError
+from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import Policy
-from tokencredit.tasks import Conversing, DemonstratingTurns, Problem, Task, marks_steps, revision_prompt
+from tokencredit.seeds import derive_seed
+from tokencredit.storage.run_dir import RunFolder
+from tokencredit.tasks import Conversing, DemonstratingTurns, GoldChecking, GoldReport, HeldOut, Problem, Task, marks_steps, revision_prompt
 
 
 def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
@@ -63,3 +75,103 @@ def check_turns(task: Task, config: TrainConfig) -> None:
     for what, why in wanted.items():
         if why:
             raise ConfigError(f"{what} but task {config.task.type!r} converses in turns: {why}")
+
+
+GOLD_FILE, NAMED = "gold.json", 3
+
+
+def check_gold(task: Task, folder: RunFolder) -> GoldReport | None:
+    """None where there is nothing to check, or where this run has checked before: then the same rows are left out again."""
+    if not isinstance(task, GoldChecking):
+        return None
+    stored = folder.path / GOLD_FILE
+    if not stored.is_file():
+        return task.check_gold()
+    task.leave_out(_read(stored))
+    return None
+
+
+def _read(path: Path) -> list[tuple[int, str]]:
+    try:
+        return [(int(line), str(reason)) for line, reason in json.loads(path.read_text(encoding="utf-8"))["failed"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might ask other questions") from None
+
+
+def write_gold(report: GoldReport, folder: RunFolder) -> str | None:
+    """Returns what a person should know of it."""
+    said = None
+    if report.failed:
+        named = "; ".join(f"line {line} of {reason}" for line, reason in report.failed[:NAMED])
+        more = f"; and {len(report.failed) - NAMED} more" if len(report.failed) > NAMED else ""
+        said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked: {named}{more}"
+        if all(event.get("message") != said for event in folder.read("events.jsonl")):
+            folder.append_event(0, "gold", said, {"failed": len(report.failed), "checked": report.checked})
+    folder.write_json(GOLD_FILE, {"checked": report.checked, "failed": report.failed})
+    return said
+
+
+DATA_FILE = "data.json"
+
+
+def hash_problems(problems: Iterable[Problem]) -> str:
+    """Over prompts and answers, in order."""
+    found = hashlib.sha256()
+    for problem in problems:
+        found.update(json.dumps([problem.prompt, problem.answer]).encode() + b"\n")
+    return found.hexdigest()
+
+
+def fingerprint(config: TrainConfig, task: Task, held_out: Sequence[Problem]) -> dict[str, Any]:
+    """The files a task reads, the held-out problems, and the problems of the first training step."""
+    named = {name: Path(path) for name in PATHS_OF_TASKS if (path := getattr(config.task, name, None)) is not None}
+    first = first_problems(config, task)
+    return {
+        "task": config.task.model_dump(mode="json"),
+        "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items() if path.is_file()},
+        "held_out": {"problems": len(held_out), "sha256": hash_problems(held_out)},
+        "first_step": {"problems": len(first), "sha256": hash_problems(first)},
+    }
+
+
+def first_problems(config: TrainConfig, task: Task) -> list[Problem]:
+    return task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", 0, 0))
+
+
+def held_out_problems(config: TrainConfig, task: Task) -> list[Problem]:
+    seed = config.seed if config.evaluation.seed is None else config.evaluation.seed
+    return task.problems(config.evaluation.final_problems, split="held-out", seed=derive_seed(seed, "held-out"))
+
+
+def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
+    """Write it where there is none; refuse to go on where it differs."""
+    path = folder.path / DATA_FILE
+    if not path.is_file():
+        if any(folder.checkpoints.glob("step-*")):
+            raise ConfigError(
+                f"{folder.path} has no {DATA_FILE}: it was begun by an earlier version, which held other problems out; start a run of its own"
+            )
+        folder.write_json(DATA_FILE, found)
+        return
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        differs = [f"{part}.{name}" for part in ("files", "held_out", "first_step") for name in _differing(stored[part], found[part])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might be asked something else") from None
+    if differs:
+        raise ConfigError(
+            f"the data of this run has changed since it began ({', '.join(differs)} in {DATA_FILE}); put it back as it was, or start a run "
+            "of its own"
+        )
+
+
+def _differing(one: dict[str, Any], two: dict[str, Any]) -> list[str]:
+    return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+
+
+def refuse_leaks(held_out: HeldOut, trained: Sequence[Problem], *, error: type[Exception] = GuardError) -> None:
+    if leaked := held_out.leaks(trained):
+        raise error(
+            f"{len(leaked)} of {len(trained)} training problems are held out too, such as {shortened(leaked[0].prompt)}; the task's "
+            "`problems` must never give one prompt on both sides"
+        )

@@ -4,14 +4,20 @@
 
 Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
 the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
+
+One training step while it is under way: how far it got, and whether a guard refused it.
+
+A batch on its way from rollouts to a planned update: each stage fills in more of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypedDict
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from tokencredit.config import knobs
 from tokencredit.config.train import TrainConfig
@@ -21,9 +27,9 @@ from tokencredit.forward.modes import Passes, choose_passes, recomputable_layers
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.optim.microscope import Lens, Microscope, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.optim.update import TakenStep, run_plan
+from tokencredit.optim.update import TakenStep, as_result, as_taken, run_plan
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import NOTHING_SAMPLED, SampledEvidence, StageState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompting import prompted
@@ -36,9 +42,48 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.batch import GatheredBatch, PlannedBatch
-from tokencredit.trainer.gold import check_gold
+from tokencredit.trainer.checkpoint import StoredBatch
+from tokencredit.trainer.preflight import check_gold
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
+
+
+class GatheredBatch(NamedTuple):
+    """What was sampled and scored; everything after it is computed from it."""
+
+    problems: Sequence[Problem]
+    """`problems[g]` is what group g answers."""
+    rollouts: Rollouts
+    score: Float[Tensor, " seq"]
+    evidence: TokenEvidence
+    rollouts_used: int
+    """Sampled in all, the discarded ones included."""
+    responses: int
+    """Of these, the ones that answer prompts and were graded for training: without what evidence cost."""
+    reference_logp: Float[Tensor, "seq tok"] | None = None
+    sampled: SampledEvidence = NOTHING_SAMPLED
+    bonus: Float[Tensor, " seq"] | None = None
+    """What a response earns beside its score."""
+    extra: Mapping[str, float] = {}
+    """Numbers to log: the parts of the reward, and what evidence beyond the rollouts was sampled."""
+    ungraded: Mapping[str, int] = {}
+    """Why responses could not be graded, and how many."""
+
+    def without_hidden(self) -> "GatheredBatch":
+        """Hidden states are the largest part of a batch, and nobody needs them once the credit is assigned."""
+        return self._replace(evidence=self.evidence._replace(hidden=None, features=None))
+
+
+class PlannedBatch(NamedTuple):
+    """Credited and planned: what the optimizer steps need, and what a checkpoint between two of them keeps."""
+
+    gathered: GatheredBatch
+    credited: Credited
+    plan: StepPlan
+    state: StageState
+    """What the methods remember after this batch."""
+
+
+NOTHING_TAKEN = StepResult(loss=(), gradient_norm=(), silenced_share=(), ratio_mean=())
 
 
 class TrainedBatch(NamedTuple):
@@ -292,3 +337,57 @@ def update(
             tell=tell,
         )
     return Updated(result, microscope)
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    number: int
+    """Of the training step, counted from 0."""
+    look: bool
+    """Whether its update is watched; then it is not left half-way."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    gathered: GatheredBatch | None = None
+    planned: PlannedBatch | None = None
+    taken: list[TakenStep] = field(default_factory=list)
+    trained: TrainedBatch | None = None
+    """None where nothing was learnt from: dynamic sampling or a balanced plan left nothing, or a guard refused all of it."""
+    refusal: BadNumbersError | None = None
+
+    def gather(self, stepper: Stepper, kept: StoredBatch | None, tell: Tell) -> None:
+        """A new batch, or the one that a checkpoint kept."""
+        if kept is not None:
+            self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_taken(kept.taken)
+            # What the steps already taken did cannot be looked at any more.
+            self.look = self.look and not self.taken
+            return
+        try:
+            self.gathered = stepper.gather(self.number, self.watch, tell)
+        except BadNumbersError as bad:
+            self.refusal = bad
+
+    def plan(self, stepper: Stepper, state: StageState) -> None:
+        if self.gathered is None or not self.gathered.problems or self.planned is not None:
+            return
+        try:
+            self.planned = stepper.plan(self.number, self.gathered, state, self.watch)
+            self.gathered = self.planned.gathered
+        except BadNumbersError as bad:
+            self.refusal = bad
+
+    def take(self, stepper: Stepper, stop_asked: Callable[[], bool], tell: Tell) -> None:
+        """Optimizer steps that stand before a refused one are taken and stay taken."""
+        if self.planned is None:
+            return
+        heed = (lambda: False) if self.look else stop_asked
+        try:
+            self.trained = stepper.take(self.number, self.planned, self.watch, look=self.look, taken=self.taken, stop_asked=heed, tell=tell)
+        except BadNumbersError as bad:
+            self.refusal = bad
+            if self.taken:
+                self.trained = TrainedBatch(
+                    self.planned.gathered.problems, self.planned.credited, self.planned.plan, as_result(self.taken), None
+                )
+
+    def state(self, before: StageState) -> StageState:
+        """What the methods remember: a batch that moved nothing is forgotten."""
+        return before if self.planned is None or (self.refusal is not None and not self.taken) else self.planned.state

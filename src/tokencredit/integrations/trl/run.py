@@ -31,11 +31,9 @@ from tokencredit.tasks import TASKS, Conversing, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.callbacks import Listener, NobodyWatching
 from tokencredit.trainer.checkpoint import Progress
-from tokencredit.trainer.data import fingerprint, held_out_problems, keep_fingerprint, refuse_leaks
 from tokencredit.trainer.evaluate import Accuracy, evaluate
-from tokencredit.trainer.gold import check_gold, write_gold
 from tokencredit.trainer.loop import Outcome
-from tokencredit.trainer.preflight import check_fit
+from tokencredit.trainer.preflight import check_fit, check_gold, fingerprint, held_out_problems, keep_fingerprint, refuse_leaks, write_gold
 from tokencredit.trainer.signals import StopRequest
 from tokencredit.trainer.step import learning_rate
 

@@ -16,7 +16,7 @@ from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE
 from tokencredit.report.blocks import rounded
 from tokencredit.rollout.grading import RIGHT
-from tokencredit.trainer.tokens import TokenLabels
+from tokencredit.trainer.recorder import TokenLabels
 
 
 def anatomy_record(

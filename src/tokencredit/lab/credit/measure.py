@@ -23,7 +23,7 @@ from tokencredit.lab.credit.truth import truth_of
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
-from tokencredit.trainer.tokens import label_tokens
+from tokencredit.trainer.recorder import label_tokens
 
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""

@@ -12,9 +12,9 @@ from tokencredit.lab.speed.timing import spread
 from tokencredit.pipeline.credit import StageState
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.look import judge
+from tokencredit.trainer.findings import judge
+from tokencredit.trainer.recorder import label_tokens
 from tokencredit.trainer.step import Stepper
-from tokencredit.trainer.tokens import label_tokens
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
