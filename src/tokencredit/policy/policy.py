@@ -1,7 +1,8 @@
 """The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -12,9 +13,32 @@ from tokencredit.errors import ConfigError
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.policy.token_text import joining_pieces, text_alone
-from tokencredit.rollout.sampler import Sampler
+
+if TYPE_CHECKING:
+    from tokencredit.rollout.sampler import Sampled
 
 TINY_PARAMETERS = 5_000_000
+
+
+class Sampler(Protocol):
+    """Weights are the policy's at the moment of asking, however often they have moved since the last time."""
+
+    def sample(
+        self,
+        policy: "Policy",
+        prompts: Sequence[Sequence[int]],
+        *,
+        group_size: int,
+        max_new_tokens: int,
+        seed: int,
+        temperature: float,
+        greedy: bool,
+        keep_hidden: bool,
+        dtype: str,
+    ) -> "Sampled": ...
+
+    def release(self) -> None:
+        """Give back the memory that is only kept to be faster the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,16 @@ A policy that puts the problems of a task the way a configuration asks for.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Demonstrating, Task
 from tokencredit.tasks.split import alike
+
+if TYPE_CHECKING:
+    from tokencredit.policy.policy import Policy
 
 TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
 _NO_TAG = r"(?:(?!</?(?:think|answer)>).)*"
@@ -128,7 +130,7 @@ def turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
     return next((end for end in ends if (text := str(tokenizer.decode([end]))) and behind.startswith(text)), None)
 
 
-def prompted(policy: Policy, config: TrainConfig, task: Task) -> Policy:
+def prompted(policy: "Policy", config: TrainConfig, task: Task) -> "Policy":
     chosen, template = config.prompt, policy.tokenizer.chat_template
     if chosen.style == "chat" and template is None:
         raise ConfigError(f"prompt.style is 'chat' but the tokenizer of model {config.model!r} has no chat template; use 'plain'")

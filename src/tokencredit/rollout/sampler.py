@@ -8,7 +8,7 @@ it is what a scoring pass would find again, so none is needed.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,36 +22,10 @@ from tokencredit.policy.policy import Policy
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.types import Rollouts
 
-if TYPE_CHECKING:
-    from tokencredit.policy.policy import Policy
-    from tokencredit.rollout.sampler import Sampled
-
 SamplerName = Literal["auto", "plain", "fast", "vllm"]
 
 
-class Sampler(Protocol):
-    """Weights are the policy's at the moment of asking, however often they have moved since the last time."""
-
-    def sample(
-        self,
-        policy: "Policy",
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        max_new_tokens: int,
-        seed: int,
-        temperature: float,
-        greedy: bool,
-        keep_hidden: bool,
-        dtype: str,
-    ) -> "Sampled": ...
-
-    def release(self) -> None:
-        """Give back the memory that is only kept to be faster the next time."""
-        ...
-
-
-def with_sampler(policy: "Policy", name: SamplerName, *, dtype: str, memory: float = 0.4) -> "Policy":
+def with_sampler(policy: Policy, name: SamplerName, *, dtype: str, memory: float = 0.4) -> Policy:
     """The policy with the sampler asked for; auto takes the fast one on a GPU in bfloat16, where it knows the model."""
     if name == "plain":
         return replace(policy, sampler=None)

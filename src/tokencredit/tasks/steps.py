@@ -88,9 +88,6 @@ class Steps:
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
         """Without errors."""
-        # Imports this module.
-        from tokencredit.tasks.steps import NO_ERRORS, demonstrate
-
         return demonstrate(problem, NO_ERRORS, Random(f"{seed}/{problem.prompt}"))
 
     def token_class(self, problem: Problem, response: str) -> list[str]:

@@ -149,7 +149,7 @@ def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
     if not path.is_file():
         if any(folder.checkpoints.glob("step-*")):
             raise ConfigError(
-                f"{folder.path} has no {DATA_FILE}: it was begun by an earlier version, which held other problems out; start a run of its own"
+                f"{folder.path} has no {DATA_FILE}: an earlier version began it and held other problems out; start a run of its own"
             )
         folder.write_json(DATA_FILE, found)
         return

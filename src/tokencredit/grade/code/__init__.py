@@ -9,9 +9,9 @@ import functools
 import json
 from typing import Any, NamedTuple
 
-from tokencredit.grade.code.judge import FailedError, Replies, holds
+from tokencredit.grade.code.judge import Replies, holds
 from tokencredit.grade.code.split import GoldError, SplitTests, split_tests
-from tokencredit.grade.code.values import Opaque, ask
+from tokencredit.grade.code.values import FailedError, Opaque, ask
 from tokencredit.grade.sandbox import CodeLimits, Settled
 
 FENCE = "```"

@@ -6,14 +6,10 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from tokencredit.grade.code.values import Opaque
+from tokencredit.grade.code.values import FailedError, Opaque
 
 # Larger numbers are compared, but nobody calculates with them: the program chose them.
 _MOST_BITS = 4096
-
-
-class FailedError(Exception):
-    """The assertion does not hold, and why: the program's answer is an exception, or nothing that could be compared."""
 
 
 def _is_in(item: Any, container: Any) -> bool:

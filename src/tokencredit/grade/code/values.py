@@ -14,11 +14,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokencredit.grade.code.judge import FailedError
 from tokencredit.grade.sandbox import CodeLimits, Settled, run_program
 
 _LARGEST_EXPONENT = 400
 _LONGEST_RANGE = 1_000_000
+
+
+class FailedError(Exception):
+    """The assertion does not hold, and why: the program's answer is an exception, or nothing that could be compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
