@@ -20,8 +20,7 @@ import torch
 
 from tokencredit.policy.policy import Policy, choose_device, load_policy
 from tokencredit.rollout.sampler import sample
-from tokencredit.rollout_io.rows import rollout_rows
-from tokencredit.rollout_io.write import write_rows
+from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import describe_environment
 
 SHOWN = (

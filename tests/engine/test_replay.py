@@ -9,8 +9,7 @@ from engine.runs import files_of, newest, run, small_config
 from fault.command import tokencredit
 from tokencredit.analysis.replay import nearest_start, recreate
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_io.rows import rollout_rows
-from tokencredit.rollout_io.write import write_rows
+from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import RunFolder
 
 LOOKS = {"every": 3, "groups": 2, "coupling_tokens": 64}

@@ -21,8 +21,7 @@ from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, read_step
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.read import read_rollouts
-from tokencredit.rollout_io.rows import rollout_rows
-from tokencredit.rollout_io.write import write_rows
+from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.cotadd import CotAdd

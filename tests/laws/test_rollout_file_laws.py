@@ -18,7 +18,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.types import Rollouts
 
 MODULES = (
-    "rollout_io.schema", "rollout_io.load", "rollout_io.parse", "rollout_io.read", "rollout_io.rows", "rollout_io.write",
+    "rollout_io.schema", "rollout_io.read", "rollout_io.schema", "rollout_io.read", "rollout_io.write", "rollout_io.write",
 )  # fmt: skip
 """In an order in which every module comes after those that it imports."""
 
@@ -30,22 +30,22 @@ MUTANTS = {
         "rollout_io.read", "row.prompt_ids if row.group is None else row.group", "row.prompt_ids"
     ),
     "JSON lines backwards": Edit(
-        "rollout_io.load", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
+        "rollout_io.read", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
     ),
-    "the mask is not written": Edit("rollout_io.rows", '"mask": inside,', '"mask": [True] * length,'),
-    "the mask is not read": Edit("rollout_io.parse", 'switches(place, cells, "mask", length) or', "False or"),
-    "an unscored token is certain": Edit("rollout_io.rows", "if sampled and value == value else None", "if value == value else 0.0"),
-    "a cut response is finished": Edit("rollout_io.parse", "finished=finished is not False", "finished=True"),
-    "padding is written": Edit("rollout_io.rows", "inside = inside[:length]", "length = len(inside)"),
+    "the mask is not written": Edit("rollout_io.write", '"mask": inside,', '"mask": [True] * length,'),
+    "the mask is not read": Edit("rollout_io.schema", 'switches(place, cells, "mask", length) or', "False or"),
+    "an unscored token is certain": Edit("rollout_io.write", "if sampled and value == value else None", "if value == value else 0.0"),
+    "a cut response is finished": Edit("rollout_io.schema", "finished=finished is not False", "finished=True"),
+    "padding is written": Edit("rollout_io.write", "inside = inside[:length]", "length = len(inside)"),
     "the ungraded failed": Edit(
         "rollout_io.schema",
         "        return math.nan\n    if not isinstance(value, int | float) or",
         "        return 0.0\n    if not isinstance(value, int | float) or",
     ),
-    "reward is lost": Edit("rollout_io.parse", "score if math.isnan(reward) else reward", "score"),
-    "no end token": Edit("rollout_io.parse", "(*response_ids, ends[0])", "response_ids"),
-    "two end tokens": Edit("rollout_io.parse", "and ends and response_ids[-1:] not in [(end,) for end in ends]", "and ends"),
-    "cut text ends": Edit("rollout_io.parse", "elif finished is not False and ends", "elif ends"),
+    "reward is lost": Edit("rollout_io.schema", "score if math.isnan(reward) else reward", "score"),
+    "no end token": Edit("rollout_io.schema", "(*response_ids, ends[0])", "response_ids"),
+    "two end tokens": Edit("rollout_io.schema", "and ends and response_ids[-1:] not in [(end,) for end in ends]", "and ends"),
+    "cut text ends": Edit("rollout_io.schema", "elif finished is not False and ends", "elif ends"),
 }
 
 

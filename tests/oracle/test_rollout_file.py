@@ -11,8 +11,7 @@ import torch
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout_io.read import StoredRollouts, read_rollouts
-from tokencredit.rollout_io.rows import rollout_rows
-from tokencredit.rollout_io.write import write_rows
+from tokencredit.rollout_io.write import rollout_rows, write_rows
 
 HOSTILE = 'a\nb\r\n\t"quoted" \\ \u2028 é 🙂 \x00 <eos> 漢字'
 
