@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.versions import SUPPORTED, TESTED, EngineUnavailableError, require
+from tokencredit.integrations.support import SUPPORTED, TESTED, EngineUnavailableError, require
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

@@ -22,7 +22,7 @@ from tokencredit.cli import run as command
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.trl.configured import refuse
+from tokencredit.integrations.trl.config import refuse
 from tokencredit.integrations.trl.run import train
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy

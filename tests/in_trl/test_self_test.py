@@ -10,8 +10,8 @@ from trl import GRPOTrainer
 
 from in_trl.small_run import LIMIT, small_trainer
 from tokencredit.config.recipes import RECIPES
+from tokencredit.integrations.support import EngineUnavailableError
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
-from tokencredit.integrations.versions import EngineUnavailableError
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import Crediting
 

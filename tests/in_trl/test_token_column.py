@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas
 
-from tokencredit.integrations.trl.token_column import TokenColumn
+from tokencredit.integrations.trl.trainer import TokenColumn
 
 
 def test_a_cell_is_printed_short_and_written_whole(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from tokencredit.integrations.versions import EngineUnavailableError, require
+from tokencredit.integrations.support import EngineUnavailableError, require
 
 ASKED = metadata.version
 

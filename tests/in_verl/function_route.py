@@ -17,7 +17,7 @@ from verl.workers.utils.losses import ppo_loss
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.integrations.routes import AGGREGATIONS, PREFIX
+from tokencredit.integrations.support import AGGREGATIONS, PREFIX
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.credit import Crediting, StageState
 from tokencredit.pipeline.microbatch import gather_rows

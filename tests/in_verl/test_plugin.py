@@ -19,10 +19,10 @@ from verl.workers.utils.losses import ppo_loss
 
 from conformance.stored import base_policy, stored_batches
 from in_verl.stored_run import Workers, credit_stored, hydra_config, in_place_of_the_queue
+from tokencredit.integrations.support import EngineUnavailableError
 from tokencredit.integrations.verl import plugin
 from tokencredit.integrations.verl.trainer import CreditTrainer
 from tokencredit.integrations.verl.worker import CreditEngine
-from tokencredit.integrations.versions import EngineUnavailableError
 from verl_cpu.command import Shape, environment
 
 LIVE = "tokencredit: the plug-in for verl 0.9.1 is live: trainer mode tokencredit, 18 recipes as tokencredit-NAME"

@@ -20,7 +20,7 @@ from in_verl.function_route import (
 )
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.routes import why_no_function
+from tokencredit.integrations.support import why_no_function
 
 FUNCTIONS = (
     *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),

@@ -10,7 +10,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from in_verl.stored_run import hydra_config
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.routes import why_no_trainer
+from tokencredit.integrations.support import why_no_trainer
 from tokencredit.integrations.verl.settings import DECIDED_BY_THE_RECIPE, Settings, settle
 from tokencredit.integrations.verl.trainer import CreditTrainer
 from verl_cpu.command import Shape

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tokencredit.config.recipes import RECIPES
-from tokencredit.integrations.support import COLUMNS, routes, table
-from tokencredit.integrations.versions import SUPPORTED, TESTED
+from tokencredit.integrations.support import COLUMNS, SUPPORTED, TESTED, routes, table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 

@@ -61,10 +61,10 @@ def _new_folder(options: TrainOptions) -> Path:
 
 
 def _refuse_for_trl(config: TrainConfig) -> None:
-    from tokencredit.integrations.versions import require
+    from tokencredit.integrations.support import require
 
     require("trl")
-    from tokencredit.integrations.trl.configured import refuse
+    from tokencredit.integrations.trl.config import refuse
 
     refuse(config)
 

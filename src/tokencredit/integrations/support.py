@@ -1,13 +1,156 @@
-"""Which engine runs which recipe, and by which way: the table of docs/engines.md. Imports no engine."""
+"""Which engine runs which recipe, and by which way: the table of docs/engines.md. Imports no engine.
+
+Which versions of another engine an adapter works with.
+
+Recipes that TRL cannot run, whatever its settings.
+
+How verl can run a recipe: by functions in its tables, or by our trainer. Knows recipes only, so that docs can be made anywhere.
+
+What no function hook can honour, refused when the function is made and not in the middle of a run.
+"""
 
 from collections.abc import Callable
+from importlib import metadata
+from typing import NamedTuple
 
+from packaging.specifiers import SpecifierSet
+
+from tokencredit.advantage import NEEDS
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.hooks import prime_rl_loss, skyrl_advantage, skyrl_policy_loss, slime_loss
-from tokencredit.integrations.limits import refuse_recipe
-from tokencredit.integrations.routes import PREFIX, why_no_function, why_no_trainer
+from tokencredit.integrations.recipe_source import refuse_sampling
+from tokencredit.pipeline.build import build_objective
+
+SUPPORTED = {"trl": ">=1.15,<2", "verl": ">=0.9,<0.10"}
+"""As in this package's extras."""
+TESTED = {"trl": "1.16.0", "verl": "0.9.1"}
+
+
+class EngineUnavailableError(ConfigError, ImportError):
+    """The engine is not installed, or in a version whose seams are not known to fit."""
+
+
+def require(engine: str) -> str:
+    """The installed version, or a refusal that says which ones work."""
+    works = f"tokencredit works with {engine} {SUPPORTED[engine]} (tested on {TESTED[engine]})"
+    try:
+        found = metadata.version(engine)
+    except metadata.PackageNotFoundError:
+        raise EngineUnavailableError(f"{engine} is not installed; {works}: pip install 'tokencredit[{engine}]'") from None
+    if found not in SpecifierSet(SUPPORTED[engine], prereleases=True):
+        raise EngineUnavailableError(f"{engine} {found} is installed, but {works}")
+    return found
+
+
+def refuse_recipe(recipe: Recipe) -> None:
+    refuse_sampling(recipe, "TRL")
+    if recipe.filter_groups:
+        raise ConfigError("filter_groups samples replacements for groups without spread, which TRL cannot; set filter_groups to false")
+
+
+ELSEWHERE = "train it through TRL, verl or the local engine"
+
+RESPONSE_CREDITS = ("uniform", "one-sided", "ntf")
+"""Credit that one response's advantage and log-probs are enough for."""
+
+WHY_UNSEEN = {
+    ("advantage", "fade"): "follows the mean entropy of the batch",
+    ("credit", "delta"): "compares hidden states",
+    ("credit", "forking"): "ranks the batch's tokens by entropy",
+    ("credit", "ktae"): "compares the token ids of siblings",
+    ("credit", "ntf-keep"): "goes by the entropy of the batch's tokens",
+    ("credit", "sibling-value"): "compares hidden states",
+    ("credit", "sibling-context"): "compares the token ids of siblings",
+}
+
+
+class EngineHooks(NamedTuple):
+    name: str
+    whole_groups: bool
+    """All responses to a prompt meet in one optimizer step."""
+    filter_groups: str
+    """What takes the place of dynamic sampling there."""
+    kl: str
+    """What takes the place of a KL term there."""
+
+
+def check_recipe(recipe: Recipe, engine: EngineHooks) -> None:
+    """Refuse stages that need what the engine's hooks do not hand over, or that the engine decides itself."""
+    refuse_sampling(recipe, engine.name)
+    if NEEDS.get(recipe.advantage.type):
+        _refuse_unseen(recipe, "advantage", engine)
+    if recipe.credit.type not in RESPONSE_CREDITS:
+        _refuse_unseen(recipe, "credit", engine)
+    if build_objective(recipe, max_length=1).objective.statistic is not None:
+        raise ConfigError(
+            f"objective {recipe.objective.type!r} looks at a whole optimizer step, but a loss in {engine.name} sees part of it; {ELSEWHERE}"
+        )
+    if recipe.kl.beta > 0:
+        raise ConfigError(
+            f"kl.beta is {recipe.kl.beta:g} but {engine.name} hands the loss no reference policy; set it to 0 and {engine.kl}"
+        )
+    if recipe.filter_groups:
+        raise ConfigError(
+            f"filter_groups is a matter of sampling, which {engine.name} does itself; set it to false and {engine.filter_groups}"
+        )
+    planned = recipe.batching.type
+    if planned != "shuffled" and not (planned == "query-preserved" and engine.whole_groups):
+        instead = "'shuffled' or 'query-preserved'" if engine.whole_groups else "'shuffled'"
+        raise ConfigError(f"batching {planned!r} is a plan that {engine.name} would not follow; use {instead}, or {ELSEWHERE}")
+
+
+def _refuse_unseen(recipe: Recipe, stage: str, engine: EngineHooks) -> None:
+    kind = getattr(recipe, stage).type
+    why = WHY_UNSEEN.get((stage, kind), "needs more than a response's advantage and log-probs")
+    raise ConfigError(f"{stage} {kind!r} {why}, which {engine.name} does not hand to a function; {ELSEWHERE}")
+
+
+PREFIX = "tokencredit-"
+"""Before a recipe's name in verl's tables."""
+MODE = "tokencredit"
+"""The trainer mode, and the estimator that goes with it."""
+AGGREGATIONS = {"token-mean": "token-mean", "sequence-mean": "seq-mean-token-mean", "constant": "seq-mean-token-sum-norm"}
+"""What verl calls ours."""
+HOOKS = EngineHooks(
+    "verl's estimators and losses",
+    whole_groups=False,
+    filter_groups="use algorithm.filter_groups",
+    kl="use actor_rollout_ref.actor.use_kl_loss",
+)
+
+
+def why_no_function(recipe: Recipe) -> str | None:
+    """Why the functions in verl's tables cannot run a recipe, or None."""
+    try:
+        check_recipe(recipe, HOOKS)
+    except ConfigError as problem:
+        return str(problem)
+    if recipe.shape.type != "none":
+        return f"shape {recipe.shape.type!r} goes by the length limit, which verl does not hand to an estimator"
+    if recipe.correction.kind != "none":
+        return "correction is verl's own algorithm.rollout_correction there"
+    return None
+
+
+def why_no_trainer(recipe: Recipe) -> str | None:
+    """Why our trainer mode cannot run a recipe whatever the configuration, or None."""
+    try:
+        refuse_sampling(recipe, "verl")
+    except ConfigError as problem:
+        return str(problem)
+    batching, credit = recipe.batching, recipe.credit
+    if batching.type == "reward-balanced" and not batching.keep_queries and batching.method == "assign":
+        return "batching.keep_queries=false deals responses unevenly, but verl's mini-batches are equal; keep queries whole"
+    if getattr(credit, "temperature", None) == "first-batch":
+        return "credit.temperature 'first-batch' is remembered by the workers, which verl does not save; use 'adaptive'"
+    if getattr(credit, "momentum", 0.0):
+        return "credit.momentum is remembered by the workers, which verl does not save; use momentum 0"
+    if getattr(credit, "scope", None) == "shard":
+        return "credit.scope 'shard' stands for the ranks of a trainer without exchange; use 'batch'"
+    return None
+
 
 COLUMNS = ("recipe", "TRL", "verl, trainer mode", "verl, by name", "SkyRL", "slime", "prime-rl")
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.functions_limits import EngineHooks, check_recipe
 from tokencredit.integrations.hooks.responses import (
     compare_responses,
     credit_responses,
@@ -22,6 +21,7 @@ from tokencredit.integrations.hooks.responses import (
     silenced,
 )
 from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
+from tokencredit.integrations.support import EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective
 

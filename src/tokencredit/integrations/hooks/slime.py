@@ -3,6 +3,8 @@
 Reward post-processing, the one place that sees all siblings, compares responses; the advantage function, which has
 log-probs, credits their tokens; the loss is the objective. slime finds functions by path, so the recipe is read from
 `args.tokencredit_recipe`, an entry of the file that `--custom-config-path` names.
+
+Which settings of slime go with a recipe's functions, and which would do nothing beside them.
 """
 
 import json
@@ -16,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.functions_limits import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.integrations.hooks.responses import (
     compare_responses,
     credit_responses,
@@ -25,10 +26,43 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.hooks.slime_settings import check_settings
 from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
+from tokencredit.integrations.support import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective
+
+HOOKS = ("custom_reward_post_process_path", "custom_advantage_function_path", "custom_loss_function_path")
+UNREAD = ("kl_coef", "use_kl_loss", "entropy_coef", "use_tis", "use_opsm", "use_opd", "custom_pg_loss_reducer_function_path")
+"""Settings of slime's own loss and advantages, which these functions replace."""
+
+
+def check_settings(args: Any, recipe: Recipe) -> None:
+    """Refuse a run in which a part of the recipe, or of slime's own settings, would do nothing."""
+    missing = [_flag(name) for name in HOOKS if getattr(args, name, None) is None]
+    missing += [] if args.loss_type == "custom_loss" else ["--loss-type custom_loss"]
+    if missing:
+        raise ConfigError(f"a recipe is three functions in slime; also set {', '.join(missing)}")
+    for name in UNREAD:
+        if getattr(args, name, None):
+            raise ConfigError(f"{_flag(name)} is {getattr(args, name)} but is not read by the recipe's functions; leave it out")
+    if getattr(args, "normalize_advantages", False):
+        raise ConfigError("--normalize-advantages would change the recipe's credit; leave it out")
+    if getattr(args, "rollout_top_p", 1.0) != 1.0:
+        raise ConfigError(f"--rollout-top-p is {args.rollout_top_p} but log-probs are taken over the whole vocabulary; use 1.0")
+    aggregation = recipe.objective.aggregation
+    if args.calculate_per_token_loss != (aggregation == "token-mean"):
+        what = "set" if aggregation == "token-mean" else "leave out"
+        raise ConfigError(f"the recipe's aggregation is {aggregation!r}; {what} --calculate-per-token-loss")
+    if recipe.batching.type == "query-preserved" and args.global_batch_size % args.n_samples_per_prompt:
+        raise ConfigError(
+            f"--global-batch-size is {args.global_batch_size}, no multiple of --n-samples-per-prompt {args.n_samples_per_prompt}, "
+            "so an optimizer step would split a prompt's responses"
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
 
 SLIME = EngineHooks(
     "slime",

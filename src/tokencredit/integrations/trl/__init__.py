@@ -11,7 +11,7 @@ __all__ = ["CreditGRPOTrainer"]
 def __getattr__(name: str) -> Any:
     if name != "CreditGRPOTrainer":
         raise AttributeError(f"module 'tokencredit.integrations.trl' has no attribute {name!r}")
-    from tokencredit.integrations.versions import require
+    from tokencredit.integrations.support import require
 
     require("trl")
     from tokencredit.integrations.trl.trainer import CreditGRPOTrainer

@@ -1,14 +1,20 @@
-"""A batch of generations as TRL makes it, one dict of rows per rank, joined over ranks and taken apart by rows."""
+"""A batch of generations as TRL makes it, one dict of rows per rank, joined over ranks and taken apart by rows.
+
+A credited batch of all ranks with its plan, and this rank's micro-batches of it.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokencredit.errors import ConfigError
-from tokencredit.pipeline.distributed import Ranks
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.distributed import Ranks, deal_micro_batches
+from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed
+from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
 LEFT_PADDED = frozenset({"prompt_ids", "prompt_mask"})
 PADDED = LEFT_PADDED | {
@@ -77,3 +83,77 @@ def trim(rows: Rows) -> Rows:
 
 def _is_per_row(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, Tensor) and value.dim() > 0)
+
+
+class PlannedBatch(NamedTuple):
+    whole: Rows
+    credited: Credited
+    plan: StepPlan
+    cost: Sequence[int]
+    """Tokens of each row, prompt included."""
+    on_policy: bool
+    """One optimizer step for this batch: the old log-probs are those of the pass that trains."""
+
+
+def as_rollouts(whole: Rows, *, group_size: int, end_tokens: Sequence[int], own_prompts: bool) -> Rollouts:
+    """TRL puts the responses of a prompt side by side; that is checked wherever prompts are known before sampling."""
+    ids, present = whole["completion_ids"], whole["completion_mask"].bool()
+    mask = present & whole["tool_mask"].bool() if whole.get("tool_mask") is not None else present
+    prompts = tuple(tuple(row[inside].tolist()) for row, inside in zip(whole["prompt_ids"], whole["prompt_mask"].bool(), strict=True))
+    group = torch.arange(len(ids), device=ids.device) // group_size
+    if not own_prompts:
+        for row, prompt in enumerate(prompts):
+            if prompt != prompts[row - row % group_size]:
+                raise GuardError(f"row {row} does not answer the prompt of its group; groups of {group_size} rows do not lie side by side")
+    last = (torch.arange(1, ids.shape[1] + 1, device=ids.device) * present).amax(-1)
+    ends = torch.isin(ids.gather(1, (last - 1).clamp(min=0)[:, None])[:, 0], torch.tensor(list(end_tokens), device=ids.device))
+    sampler = whole.get("sampling_per_token_logps")
+    behavior = torch.zeros(ids.shape, device=ids.device) if sampler is None else sampler.float()
+    return Rollouts(prompts=prompts, tokens=ids, mask=mask, group=group, behavior_logp=behavior, finished=ends & (last > 0))
+
+
+def planned_micro_batches(
+    batch: PlannedBatch, built: AggregatedObjective, ranks: Ranks, *, accumulated: int, steps: int, seed: int, trimmed: bool
+) -> list[Rows]:
+    """`accumulated` micro-batches for each of `steps` optimizer steps; a plan may leave the last ones empty."""
+    made: list[Rows] = []
+    for number in range(steps):
+        step = batch.plan.steps[number] if number < len(batch.plan.steps) else None
+        rows = () if step is None else step.rows
+        own = deal_micro_batches(rows, batch.cost, ranks=ranks.count, micro_batches=accumulated)[ranks.index]
+        for place, taken in enumerate(own):
+            name = -1 - (number * accumulated + place) * ranks.count - ranks.index
+            made.append(_micro_batch(batch, step, taken, built, seed=step_seed(seed, number), trimmed=trimmed, filler=name))
+    return made
+
+
+def _micro_batch(
+    batch: PlannedBatch,
+    step: PlannedStep | None,
+    rows: tuple[int, ...],
+    built: AggregatedObjective,
+    *,
+    seed: int,
+    trimmed: bool,
+    filler: int,
+) -> Rows:
+    shown = take_rows(batch.whole, rows or (0,))
+    shown = {key: value for key, value in shown.items() if key not in ("scored_logp", "entropy")}
+    shown = trim(shown) if trimmed else shown
+    index = torch.tensor(rows or (0,), device=batch.whole["completion_ids"].device)
+    planned = step if step is not None and rows else PlannedStep(micro_batches=((0,),), denominator=1.0, prompts=1, tokens=0)
+    made = gather_rows(batch.credited, planned, index, built, width=shown["completion_ids"].shape[1], seed=seed)
+    made = made if rows else _silent(made, filler)
+    ratio = shown.pop("importance_sampling_ratio", None)
+    weight = made.weight if ratio is None else made.weight * ratio
+    return {**shown, "tokencredit": made._replace(weight=weight), "on_policy": batch.on_policy}
+
+
+def _silent(made: MicroBatch, name: int) -> MicroBatch:
+    """A row that passes through the model because every rank must take part, and changes nothing."""
+    inputs = made.inputs
+    name_of_row = torch.full_like(inputs.group, name)
+    return made._replace(
+        inputs=inputs._replace(mask=torch.zeros_like(inputs.mask), row=name_of_row, group=name_of_row),
+        weight=torch.zeros_like(made.weight),
+    )

@@ -1,16 +1,27 @@
-"""What a GRPOConfig may say beside a recipe: settings that the recipe decides are refused, not overruled."""
+"""What a GRPOConfig may say beside a recipe: settings that the recipe decides are refused, not overruled.
+
+A configuration of ours as TRL asks for it: arguments, data, reward function; and what TRL cannot honour.
+"""
 
 import copy
+import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from datasets import Dataset
 from trl import GRPOConfig
 
 from tokencredit.config import Kl, Recipe, keeps_queries
+from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.limits import refuse_recipe
-from tokencredit.integrations.recipe_source import refuse_ranks
+from tokencredit.integrations.recipe_source import read_recipe, refuse_ranks
+from tokencredit.integrations.support import refuse_recipe
+from tokencredit.policy.policy import Policy, choose_device
+from tokencredit.seeds import derive_seed
+from tokencredit.tasks import Problem, Task, verdicts
 
 DECIDED_BY_THE_RECIPE = {
     "loss_type": "objective.type and objective.aggregation",
@@ -114,3 +125,114 @@ def _whole(value: Any) -> int:
     """TRL fills these in when a GRPOConfig is made; they are never None afterwards."""
     assert value is not None
     return int(value)
+
+
+SEEDS = 2**32
+"""TRL's generators take no larger ones."""
+
+
+def refuse(config: TrainConfig) -> None:
+    """What can be told from the configuration alone, with the settings TRL itself would be given."""
+    if config.diagnose.every:
+        raise ConfigError(f"diagnose.every is {config.diagnose.every}, but only the local engine looks at updates; set diagnose.every to 0")
+    if config.keep_every:
+        raise ConfigError(
+            f"keep_every is {config.keep_every}, but only steps of the local engine can be taken again from kept checkpoints; set it to 0"
+        )
+    if config.dtype == "float64":
+        raise ConfigError("dtype is 'float64', but TRL trains in float32 or bfloat16; use one of them or the local engine")
+    if config.weights != "float32":
+        raise ConfigError(f"weights is {config.weights!r}, but only the local engine keeps weights in bfloat16; use 'float32'")
+    if config.lora.rank:
+        raise ConfigError(f"lora.rank is {config.lora.rank}, but only the local engine adds adapters to a run; set it to 0")
+    if config.optimizer.gradient_checkpointing:
+        raise ConfigError("optimizer.gradient_checkpointing is true, but only the local engine computes passes again; set it to false")
+    if config.scoring == "sampler":
+        raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
+    for name in ("sampler", "passes", "compile", "features"):
+        if (asked := getattr(config, name)) != "auto":
+            raise ConfigError(f"{name} is {asked!r}, but TRL samples and passes rows through the model itself; use 'auto'")
+    if config.features_gib != (usual := TrainConfig.model_fields["features_gib"].default):
+        raise ConfigError(
+            f"features_gib is {config.features_gib:g}, but TRL keeps no hidden states of packed passes; leave it at {usual:g}"
+        )
+    if config.source != "policy":
+        raise ConfigError(f"source is {config.source!r}, but TRL samples from the policy; use the local engine for a warm start")
+    if config.sampling.stop:
+        raise ConfigError(f"sampling.stop is {config.sampling.stop}, but TRL is not told to stop at strings; leave it empty")
+    if config.reward.format or config.reward.length:
+        raise ConfigError("reward.format and reward.length are the local engine's; leave them at 0")
+    if config.sampling.group_size < 2:
+        raise ConfigError("sampling.group_size is 1, but TRL compares at least 2 responses of a prompt; give at least 2")
+    if config.seed >= SEEDS:
+        raise ConfigError(f"seed is {config.seed}, but TRL takes seeds below {SEEDS}; give a smaller one")
+    choose_device(config.device)
+    longest = config.optimizer.max_tokens  # One row fits, whatever prompts there are.
+    settle(grpo_config(config, Path("unused"), longest=longest), read_recipe(config))
+
+
+def grpo_config(config: TrainConfig, checkpoints: Path, *, longest: int) -> GRPOConfig:
+    """`longest`: tokens that a prompt and its response may take, for the budget of a micro-batch."""
+    per_batch, per_save = config.optimizer.steps_per_batch, config.save_every or config.steps
+    own = _own_rows(config, processes=int(os.environ.get("WORLD_SIZE", "1")))
+    at_once = max(size for size in range(1, own + 1) if own % size == 0 and (size == 1 or size * longest <= config.optimizer.max_tokens))
+    return GRPOConfig(
+        output_dir=str(checkpoints),
+        seed=config.seed,
+        use_cpu=choose_device(config.device).type == "cpu",
+        bf16=config.dtype == "bfloat16",
+        max_steps=config.steps * per_batch,
+        num_generations=config.sampling.group_size,
+        per_device_train_batch_size=at_once,
+        gradient_accumulation_steps=own // at_once,
+        steps_per_generation=own // at_once * per_batch,
+        max_completion_length=config.sampling.max_new_tokens,
+        temperature=config.sampling.temperature,
+        max_grad_norm=config.optimizer.gradient_clip,
+        shuffle_dataset=False,
+        disable_dropout=True,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=per_save * per_batch,
+        save_total_limit=config.keep_last,  # The last may be cut short by a crash; the one before it is whole.
+        dataloader_pin_memory=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _own_rows(config: TrainConfig, *, processes: int) -> int:
+    """Responses of one optimizer step that each process takes."""
+    sampling, per_batch = config.sampling, config.optimizer.steps_per_batch
+    own, left = divmod(sampling.prompts * sampling.group_size, per_batch * processes)
+    if left:
+        raise ConfigError(
+            f"sampling.prompts x sampling.group_size is {sampling.prompts * sampling.group_size}, but TRL deals equal shares to "
+            f"{per_batch} optimizer steps (steps_per_batch) on {processes} process(es); make it a multiple of {per_batch * processes}"
+        )
+    return own
+
+
+def training_problems(config: TrainConfig, task: Task) -> list[list[Problem]]:
+    """Those that the local engine draws, by training step."""
+    return [
+        task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", step, 0))
+        for step in range(config.steps)
+    ]
+
+
+def as_dataset(problems: Sequence[Sequence[Problem]]) -> Dataset:
+    return Dataset.from_list([{"prompt": problem.prompt, "answer": problem.answer} for batch in problems for problem in batch])
+
+
+def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | None]]:
+    """Responses are read from their ids, as in the local engine: TRL's texts leave out every special token."""
+
+    def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
+        given = zip(prompts, answer, completion_ids, strict=True)
+        asked = [(Problem(prompt=prompt, answer=right), policy.answer(ids)) for prompt, right, ids in given]
+        return [None if math.isnan(verdict.score) else verdict.score for verdict in verdicts(task, asked)]
+
+    return verdict

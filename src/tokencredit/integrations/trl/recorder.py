@@ -11,8 +11,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.trl.planned import PlannedBatch
-from tokencredit.integrations.trl.run_trainer import RunTrainer
+from tokencredit.integrations.trl.batch import PlannedBatch
+from tokencredit.integrations.trl.run import RunTrainer
 from tokencredit.pipeline.metrics import state_metrics, step_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.grading import part_means, reward_parts

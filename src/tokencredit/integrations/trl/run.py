@@ -1,8 +1,11 @@
 """`tokencredit train --engine trl`: a configuration trained by TRL into a run folder like the local engine's.
 
 evaluate -> TRL's loop, with a recorder listening -> evaluate
+
+The adapter's trainer as `tokencredit train --engine trl` uses it.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
@@ -17,10 +20,11 @@ from transformers import PrinterCallback
 from tokencredit.config import knobs
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.errors import ConfigError
-from tokencredit.integrations.trl.configured import as_dataset, grpo_config, refuse, reward_function, training_problems
+from tokencredit.errors import ConfigError, GuardError
+from tokencredit.integrations.trl.batch import PlannedBatch
+from tokencredit.integrations.trl.config import as_dataset, grpo_config, refuse, reward_function, training_problems
 from tokencredit.integrations.trl.recorder import Recorder, last_whole_checkpoint, save_best
-from tokencredit.integrations.trl.run_trainer import RunTrainer
+from tokencredit.integrations.trl.trainer import CreditGRPOTrainer
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.policy import Policy, load_policy, set_threads
 from tokencredit.policy.prompting import prompted
@@ -36,6 +40,40 @@ from tokencredit.trainer.loop import Outcome
 from tokencredit.trainer.preflight import check_fit, check_gold, fingerprint, held_out_problems, keep_fingerprint, refuse_leaks, write_gold
 from tokencredit.trainer.signals import StopRequest
 from tokencredit.trainer.step import learning_rate
+
+
+class RunTrainer(CreditGRPOTrainer):
+    """Reads prompts as the local engine does, keeps the last batch for the record, and stops where a number broke down."""
+
+    def __init__(self, *given: Any, policy: Policy, **named: Any) -> None:
+        self.policy, self.stopwatch = policy, Stopwatch()
+        self.batch: PlannedBatch | None = None
+        super().__init__(*given, **named)
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return [self.policy.ask(prompt) for prompt in prompts], None, {}
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> PlannedBatch:
+        with self.stopwatch.stage("rollouts"):
+            batch = super()._generate_and_score_completions(inputs)
+        self.batch = batch
+        return batch
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """The run folder says what was trained, on what and how."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Weights that share their storage with others are saved once, which is no reason to warn."""
+        shared = getattr(self.model, "_tied_weights_keys", None) or ()
+        missing = [name for name in load_result.missing_keys if name not in shared]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        norm: Any = super()._clip_grad_norm(model)
+        if not math.isfinite(norm):
+            raise GuardError(f"gradient norm is {float(norm)} in optimizer step {self.state.global_step + 1}; this step was not taken")
+        return norm
+
 
 PACKAGES = ("trl", "accelerate", "datasets")
 

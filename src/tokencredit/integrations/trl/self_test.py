@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from tokencredit.integrations.versions import TESTED, EngineUnavailableError, require
+from tokencredit.integrations.support import TESTED, EngineUnavailableError, require
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.build import AggregatedObjective

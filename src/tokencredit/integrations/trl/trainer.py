@@ -3,6 +3,8 @@
     generations (every rank) -> joined over ranks -> score, advantage, credit, plan -> micro-batches (every rank) -> loss
 
 The plan covers the whole batch of all ranks and is the same on each; ranks take equal shares of every optimizer step.
+
+One number per token as a cell of TRL's table of completions.
 """
 
 from pathlib import Path
@@ -18,17 +20,22 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.integrations.trl import checkpoint as saved
-from tokencredit.integrations.trl.batch import Rows, join_ranks
+from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
 from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
 from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
-from tokencredit.integrations.trl.planned import PlannedBatch, as_rollouts, planned_micro_batches
 from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
-from tokencredit.integrations.trl.token_column import TokenColumn
 from tokencredit.pipeline.credit import Crediting, ModelFacts, StageState
 from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
+
+
+class TokenColumn(list[float]):
+    """All of them in the file; where the table is printed, only their range."""
+
+    def __str__(self) -> str:
+        return f"{min(self):+.2f} to {max(self):+.2f}" if self else "no token"
 
 
 class CreditGRPOTrainer(CreditLossTrainer):

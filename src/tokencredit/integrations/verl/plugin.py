@@ -6,7 +6,7 @@ verl hides whatever goes wrong while a plug-in is loaded, so this says aloud tha
 import os
 import sys
 
-from tokencredit.integrations.versions import TESTED, require
+from tokencredit.integrations.support import TESTED, require
 
 SAID = "TOKENCREDIT_VERL_BANNER"
 """Set once the line was printed; processes that inherit it stay silent."""

@@ -21,7 +21,7 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.routes import AGGREGATIONS, MODE, PREFIX, why_no_function
+from tokencredit.integrations.support import AGGREGATIONS, MODE, PREFIX, why_no_function
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
 
 

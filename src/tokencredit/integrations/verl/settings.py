@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.recipe_source import read_recipe
-from tokencredit.integrations.routes import MODE, why_no_trainer
+from tokencredit.integrations.support import MODE, why_no_trainer
 from tokencredit.pipeline.build import build_objective, needed_evidence
 
 ACTOR = "actor_rollout_ref.actor"

@@ -15,7 +15,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.routes import MODE
+from tokencredit.integrations.support import MODE
 from tokencredit.integrations.verl.batch import DriverBatch, credit_batch, deal
 from tokencredit.integrations.verl.settings import settle
 from tokencredit.integrations.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
