@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokencredit.lab.compare.intervals import Bounds, Numbers, cut, resamples
-from tokencredit.lab.compare.statistics import paired, points
+from tokencredit.lab.compare.statistics import Bounds, Numbers, cut, paired, points, resamples
 from tokencredit.storage.run_dir import describe_environment
 
 SIZES = ((3,), (5,), (8,), (4, 4), (8, 8), (16,))

@@ -21,10 +21,9 @@ from claims.harvest import harvest
 from claims.planning import belongs, digest, needed_runs, seconds_of
 from claims.telling import overview, told
 
-from tokencredit.lab.commands.compare_progress import watching
-from tokencredit.lab.compare.code import Code, code_of, same_code
+from tokencredit.lab.commands.compare_options import watching
 from tokencredit.lab.compare.design import Key, PlannedRun
-from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.results import Code, Row, code_of, same_code
 from tokencredit.lab.compare.runner import execute, failures_of
 from tokencredit.storage.atomic import write_whole
 from tokencredit.storage.run_dir import describe_environment

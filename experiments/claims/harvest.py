@@ -8,9 +8,8 @@ from statistics import mean
 from typing import Any
 
 from claims.planning import digest
-from tokencredit.lab.compare.code import Code
 from tokencredit.lab.compare.design import PlannedRun
-from tokencredit.lab.compare.results import Row, look
+from tokencredit.lab.compare.results import Code, Row, look
 from tokencredit.storage.run_dir import RunFolder
 
 FORMAT, DECISIVE = ("preamble", "separator"), ("result",)

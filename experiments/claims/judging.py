@@ -15,9 +15,8 @@ from claims.measures import CEILING, MEASURES, measured
 from claims.planning import place
 from claims.settings import SETTINGS
 from tokencredit.lab.compare.curves import common_horizon
-from tokencredit.lab.compare.intervals import Bounds
 from tokencredit.lab.compare.results import Row
-from tokencredit.lab.compare.statistics import Paired, paired
+from tokencredit.lab.compare.statistics import Bounds, Paired, paired
 
 Outcome = Literal["as claimed", "the other way round", "not told apart", "not testable"]
 Verdict = Literal["reproduced here", "not reproduced here", "not testable here"]

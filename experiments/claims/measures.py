@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from claims.harvest import known_mean
 from tokencredit.lab.compare.curves import accuracy_at
-from tokencredit.lab.compare.intervals import Bounds
 from tokencredit.lab.compare.pairs import values
 from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.statistics import Bounds
 
 
 class Measure(NamedTuple):

@@ -10,9 +10,8 @@ from claims.judging import Judged, horizon_of, judge_claim
 from claims.measures import MEASURES, measured
 from claims.planning import place
 from claims.settings import SETTINGS
-from tokencredit.lab.compare.intervals import Bounds
 from tokencredit.lab.compare.results import Row
-from tokencredit.lab.compare.statistics import Paired
+from tokencredit.lab.compare.statistics import Bounds, Paired
 
 
 def told(study: Study, document: dict[str, Any]) -> str:

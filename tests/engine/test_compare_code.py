@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tokencredit.lab.compare.code import PACKAGE, TELLS, package_at, trains
+from tokencredit.lab.compare.results import PACKAGE, TELLS, package_at, trains
 
 SCRIPT = """
 import sys

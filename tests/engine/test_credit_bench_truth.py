@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from engine.first_token_decides import FirstTokenDecides, LastTokenDecides, every_value, subject
-from tokencredit.lab.credit.batch import Drawn, draw_batch
-from tokencredit.lab.credit.concentration import corrected_square
+from tokencredit.lab.credit.agreement import corrected_square
+from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
 from tokencredit.lab.credit.measure import Subject
 from tokencredit.lab.credit.prefix_tree import Request, Tail, Truth, measure_truth
-from tokencredit.lab.credit.truth import truth_of
 
 CONTINUATIONS = 24
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tokencredit.config.resolve import resolve
-from tokencredit.lab.commands.compare_progress import AllRuns
+from tokencredit.lab.commands.compare_options import AllRuns
 from tokencredit.lab.compare.arms import make_arm, read_recipes
 from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
 from tokencredit.lab.compare.runner import BETWEEN_LOOKS, execute

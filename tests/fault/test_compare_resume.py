@@ -14,7 +14,7 @@ import pytest
 
 from fault.compare_driver import compare_command
 from fault.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
-from tokencredit.lab.compare.now_and_then import NowAndThen
+from tokencredit.lab.compare.runner import NowAndThen
 from tokencredit.storage.lock import locked
 
 TESTS = Path(__file__).parents[1]

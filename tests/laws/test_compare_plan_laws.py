@@ -21,8 +21,7 @@ from tokencredit.lab.compare.design import (
     reported_runs,
     tuning_runs,
 )
-from tokencredit.lab.compare.finalists import going_on, standings
-from tokencredit.lab.compare.tuning import best_rates, tune
+from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
 
 RECIPES = ("dapo", "delta", "delta:credit.scope=group", "dapo:filter-groups=true", "reinforce++", "ibpo")
 RATES = (1e-4, 3e-4, 8e-4)

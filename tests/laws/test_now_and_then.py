@@ -1,6 +1,6 @@
 """What is done now and then is done in time, and takes its share of the time and no more."""
 
-from tokencredit.lab.compare.now_and_then import NowAndThen
+from tokencredit.lab.compare.runner import NowAndThen
 
 
 class Clock:

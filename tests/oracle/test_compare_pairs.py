@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up_comparison import make_comparison, make_row
-from tokencredit.lab.compare.curves import accuracy_at, area, common_horizon, on_grid, rollouts_to
-from tokencredit.lab.compare.intervals import Bounds
+from tokencredit.lab.compare.curves import accuracy_at, area, common_horizon, on_grid, reaching, rollouts_to
 from tokencredit.lab.compare.pairs import difference, pair_up
-from tokencredit.lab.compare.reaching import reaching
+from tokencredit.lab.compare.statistics import Bounds
 from tokencredit.lab.compare.summary import summarize
 
 CURVE = [(0, 0.2), (100, 0.6), (300, 0.5), (400, 0.9)]

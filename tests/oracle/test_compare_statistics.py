@@ -7,9 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tokencredit.lab.compare.intervals import FEW, UNKNOWN, Bounds, cut, resamples, tail
-from tokencredit.lab.compare.power import power, seeds_needed
-from tokencredit.lab.compare.statistics import improvement, outcomes, paired, points
+from tokencredit.lab.compare.statistics import (
+    FEW,
+    UNKNOWN,
+    Bounds,
+    cut,
+    improvement,
+    outcomes,
+    paired,
+    points,
+    power,
+    resamples,
+    seeds_needed,
+    tail,
+)
 from tokencredit.stats import critical, incomplete_beta, two_sided
 
 

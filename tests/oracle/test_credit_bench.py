@@ -7,11 +7,10 @@ from itertools import product
 import pytest
 import torch
 
-from tokencredit.lab.credit.agreement import agreement, auroc, coefficient_table, pearson, share
-from tokencredit.lab.credit.concentration import concentration, tokens_holding
-from tokencredit.lab.credit.directions import alike, stretched, together
-from tokencredit.lab.credit.intervals import bounded, redrawn
-from tokencredit.lab.credit.paired import paired, surviving_t
+from tokencredit.lab.credit.agreement import agreement, auroc, coefficient_table, concentration, pearson, share, tokens_holding
+from tokencredit.lab.credit.compare_gradients import gradient_record
+from tokencredit.lab.credit.gradients import alike, stretched, together
+from tokencredit.lab.credit.intervals import bounded, paired, redrawn, surviving_t
 from tokencredit.lab.credit.prefix_tree import token_advantage
 from tokencredit.lab.credit.quality import (
     Halves,
@@ -22,7 +21,6 @@ from tokencredit.lab.credit.quality import (
     view,
     without_entropy,
 )
-from tokencredit.lab.credit.recorded import gradient_record
 from tokencredit.stats import two_sided
 
 

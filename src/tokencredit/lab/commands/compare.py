@@ -14,15 +14,11 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
 from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, in_groups_by_no_wish_of_its_own, make_arm, read_recipes
-from tokencredit.lab.compare.code import code_of
 from tokencredit.lab.compare.design import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
 from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
-from tokencredit.lab.compare.finalists import going_on, standings
-from tokencredit.lab.compare.ledger import Ledger, take_stock
-from tokencredit.lab.compare.now_and_then import NowAndThen
-from tokencredit.lab.compare.results import look
-from tokencredit.lab.compare.runner import execute, failures_of, refuse_in_use
-from tokencredit.lab.compare.tuning import best_rates, tune
+from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
+from tokencredit.lab.compare.runner import NowAndThen, execute, failures_of, refuse_in_use
+from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
 from tokencredit.models import pinned_name
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked
@@ -30,7 +26,7 @@ from tokencredit.storage.run_dir import describe_environment
 from tokencredit.text import brief
 
 if TYPE_CHECKING:
-    from tokencredit.lab.commands.compare_progress import AllRuns
+    from tokencredit.lab.commands.compare_options import AllRuns
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 """A run failed and the others were done; somebody asked to stop."""
@@ -154,7 +150,7 @@ class Comparison:
             print(brief(f"note: {remark}", 2000), flush=True)
 
     def run(self) -> int:
-        from tokencredit.lab.commands.compare_progress import watching
+        from tokencredit.lab.commands.compare_options import watching
 
         code = EXIT_OK
         if self.options.jobs:

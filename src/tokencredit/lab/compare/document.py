@@ -8,11 +8,10 @@ from typing import Any
 from tokencredit.errors import ConfigError
 from tokencredit.lab.compare.caveats import notes
 from tokencredit.lab.compare.design import Design
-from tokencredit.lab.compare.finalists import standings
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
 from tokencredit.lab.compare.summary import summarize
-from tokencredit.lab.compare.tuning import tune
+from tokencredit.lab.compare.tuning import standings, tune
 from tokencredit.storage.atomic import write_whole
 from tokencredit.text import nearest
 

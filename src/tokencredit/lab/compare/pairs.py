@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tokencredit.lab.compare.curves import area, rollouts_to
-from tokencredit.lab.compare.intervals import Bounds
 from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.statistics import Bounds
 
 Pair = tuple[Row, Row]
 """The recipe's run, and the reference's."""

@@ -1,15 +1,77 @@
-"""A finished run as one row of numbers. What is half-written is not read; what was trained otherwise is told apart."""
+"""A finished run as one row of numbers. What is half-written is not read; what was trained otherwise is told apart.
 
+What of a plan is already there, and may be used.
+
+Whether two runs were trained by the same code. What only measures runs or tells of them has trained none.
+"""
+
+import hashlib
 import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tokencredit.config.resolve import read_toml, validated
 from tokencredit.config.resume import SAVING, changes
 from tokencredit.errors import ConfigError
-from tokencredit.lab.compare.code import Code, code_of, same_code
 from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.storage.run_dir import RunFolder
+
+SOURCE = Path(__file__).resolve().parents[3]
+PACKAGE = "src/tokencredit"
+TELLS = tuple(f"{PACKAGE}/{part}" for part in ("bench/", "card/", "compare/", "report/", "commands/bench", "commands/compare"))
+"""A run loads nothing of these while it trains. Which configuration they ask for is compared by itself."""
+
+
+def trains(path: str) -> bool:
+    """Whether another text of this file could be another run."""
+    return path.startswith(f"{PACKAGE}/") and not path.startswith(TELLS)
+
+
+class Code(NamedTuple):
+    commit: str | None
+    uncommitted: str | None
+    """Hash of what differs from the commit, as far as it trains; None where nothing does."""
+
+    @property
+    def told(self) -> str:
+        name = "no known commit" if self.commit is None else f"commit {self.commit[:12]}"
+        return name if self.uncommitted is None else f"{name} with uncommitted changes {self.uncommitted}"
+
+
+def code_of(environment: Mapping[str, Any]) -> Code:
+    """Of a run's env.json, or of this process."""
+    parts = re.split(r"^diff --git a/", environment["diff"] or "", flags=re.MULTILINE)
+    own = "".join(part.strip() + "\n" for part in parts if any(map(trains, part.partition("\n")[0].split(" b/"))))
+    own += "".join(f"{name} {digest}\n" for name, digest in sorted((environment.get("untracked") or {}).items()) if trains(name))
+    return Code(environment["commit"], hashlib.sha256(own.encode()).hexdigest()[:12] if own else None)
+
+
+def same_code(one: Code, other: Code) -> bool:
+    if one.uncommitted != other.uncommitted:
+        return False
+    if one.commit == other.commit:
+        return True
+    if one.commit is None or other.commit is None:
+        return False
+    package = package_at(one.commit)
+    return package is not None and package == package_at(other.commit)
+
+
+@cache
+def package_at(commit: str) -> str | None:
+    """The hash of the files that train, at a commit; None where git cannot tell."""
+    asked = ["git", "-C", str(SOURCE), "ls-tree", "-r", "--full-tree", commit, "--", f"{PACKAGE}/"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    own = [line for line in done.stdout.splitlines() if trains(line.partition("\t")[2])]
+    return hashlib.sha256("\n".join(own).encode()).hexdigest()[:12] if own else None
+
 
 Row = dict[str, Any]
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")
@@ -93,3 +155,33 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _UnreadableError(path)
     return value
+
+
+Stale = Literal["refuse", "retrain", "keep"]
+
+
+class Ledger(NamedTuple):
+    rows: list[Row]
+    to_do: list[PlannedRun]
+
+
+def take_stock(runs: Sequence[PlannedRun], out: Path, *, code: Code, stale: Stale) -> Ledger:
+    """A finished run of these settings and this code is used, a half-written one is to be done again.
+
+    One that was trained with other settings is refused, or trained again with `retrain`; one of other code may also be kept.
+    """
+    ledger = Ledger([], [])
+    for run in runs:
+        found = look(out / run.path, run, code)
+        if found.state == "done" or (found.state == "other-code" and stale == "keep"):
+            assert found.row is not None
+            ledger.rows.append(found.row)
+            continue
+        if found.state in ("other-settings", "other-code") and stale != "retrain":
+            keep = " or use it with --stale keep" if found.state == "other-code" else ""
+            raise ConfigError(
+                f"{out / run.path} ({run.told}) is finished but cannot be used: {found.why}; name another --out, train it again with "
+                f"--stale retrain{',' if keep else ''}{keep}"
+            )
+        ledger.to_do.append(run)
+    return ledger

@@ -1,4 +1,7 @@
-"""Runs in processes of their own, several at a time. What fails is told and the others go on; what is interrupted is stopped and redone."""
+"""Runs in processes of their own, several at a time. What fails is told and the others go on; what is interrupted is stopped and redone.
+
+Doing something again and again without spending much time on it.
+"""
 
 import json
 import os
@@ -184,3 +187,25 @@ def _terminated_is_interrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+LEAST = 30.0
+SHARE = 0.05
+
+
+class NowAndThen:
+    """Acts when it is called, but not before `least` seconds have passed, nor for more than `share` of the time."""
+
+    def __init__(
+        self, act: Callable[[], object], *, least: float = LEAST, share: float = SHARE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.act, self.least, self.share, self.clock = act, least, share, clock
+        self.not_before = clock() + least
+
+    def __call__(self) -> None:
+        begun = self.clock()
+        if begun < self.not_before:
+            return
+        self.act()
+        ended = self.clock()
+        self.not_before = ended + max(self.least, (ended - begun) / self.share)

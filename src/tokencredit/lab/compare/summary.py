@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tokencredit.lab.compare.curves import common_horizon, on_grid
-from tokencredit.lab.compare.intervals import UNKNOWN, Bounds, Intervals
+from tokencredit.lab.compare.curves import common_horizon, on_grid, reaching
 from tokencredit.lab.compare.pairs import BY_MEAN_CURVES, MEASURES, RANKED, Pair, bounds_to, differences, pair_up, values
-from tokencredit.lab.compare.power import seeds_needed
-from tokencredit.lab.compare.reaching import reaching
 from tokencredit.lab.compare.results import Row
-from tokencredit.lab.compare.statistics import Improvement, Paired, improvement, outcomes, paired
+from tokencredit.lab.compare.statistics import UNKNOWN, Bounds, Improvement, Intervals, Paired, improvement, outcomes, paired, seeds_needed
 from tokencredit.stats import critical
 
 CLAIM = 0.1

@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.lab.credit.agreement import agreement, coefficient_table
-from tokencredit.lab.credit.anatomy import anatomy_record
-from tokencredit.lab.credit.assigned import Assigned, Assigning
-from tokencredit.lab.credit.batch import Drawn, draw_batch
-from tokencredit.lab.credit.concentration import concentration
-from tokencredit.lab.credit.directions import alike
+from tokencredit.lab.credit.agreement import agreement, coefficient_table, concentration, flat, known_tokens
+from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
+from tokencredit.lab.credit.failures import anatomy_record
+from tokencredit.lab.credit.gradients import alike
 from tokencredit.lab.credit.intervals import redrawn
-from tokencredit.lab.credit.known_tokens import flat, known_tokens
-from tokencredit.lab.credit.order import CreditOrder
 from tokencredit.lab.credit.prefix_tree import Truth
-from tokencredit.lab.credit.recipes import ORACLE, Contender, Field, LeftOut, twins
-from tokencredit.lab.credit.truth import truth_of
+from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, Field, LeftOut, twins
+from tokencredit.lab.credit.run import CreditOrder
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes

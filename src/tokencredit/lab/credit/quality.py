@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tokencredit.lab.credit.paired import Paired, paired
+from tokencredit.lab.credit.intervals import Paired, paired
 
 LEAST_SIGNAL = 0.25
 """Part of a mean's square that must be no noise before noise can be taken out of its cosine."""

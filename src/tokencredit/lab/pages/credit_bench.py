@@ -1,4 +1,7 @@
-"""One HTML file from the record of `tokencredit bench credit`: nothing fetched, nothing executed but its own script."""
+"""One HTML file from the record of `tokencredit bench credit`: nothing fetched, nothing executed but its own script.
+
+What the page of the credit benchmark shows of failures: a table by kind, and the responses that its script draws.
+"""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -9,11 +12,41 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit import own_version
-from tokencredit.lab.pages.failure_anatomy import KINDS, SCRIPTS, SIDES, anatomy
+from tokencredit.report.blocks import page_json
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
 from tokencredit.storage.atomic import write_whole
 from tokencredit.text import visible_in
+
+SCRIPTS = ("dom.js", "scales.js", "detail.js", "anatomy.js")
+"""Colours, legends and numbers are those of a run's token view."""
+
+KINDS = (
+    ("undecided", "of |credit| on A* near 0"),
+    ("against", "against A*"),
+    ("agreeing", "with A*"),
+    ("missed", "of |A*| without credit"),
+)
+SIDES = ("right", "wrong")
+
+
+def anatomy(record: Mapping[str, Any], baseline: str) -> dict[str, Any] | None:
+    """None for a record made before failures were taken apart."""
+    part = record.get("anatomy")
+    if part is None:
+        return None
+    rows = [
+        dict(row) | {"others": [other["method"] for other in part["rows"] if other["same_credit_as"] == row["method"]]}
+        for row in part["rows"]
+        if row["same_credit_as"] is None
+    ]
+    shown = [{key: row[key] for key in ("method", "others", "examples")} for row in rows if row["examples"]]
+    return {
+        "standard_errors": part["standard_errors"],
+        "rows": rows,
+        "block": Markup(page_json({"baseline": baseline, "rows": shown, "responses": part["responses"]})) if shown else None,
+    }
+
 
 Record = Mapping[str, Any]
 STYLES = ("page.css", "tokens.css", "bench.css")

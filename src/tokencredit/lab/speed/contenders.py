@@ -1,16 +1,67 @@
-"""Who takes part in part `update`, with the setting that suits him best, warm and ready to be timed."""
+"""Who takes part in part `update`, with the setting that suits him best, warm and ready to be timed.
 
-from typing import Any, NamedTuple
+Contenders of part `update`, and the ways in which each may cut its passes.
+"""
 
-from tokencredit.lab.speed.our_update import bench_config, prepare
-from tokencredit.lab.speed.part import Bench, gib, ms
-from tokencredit.lab.speed.settings import Path, Setting, our_settings, trl_settings
-from tokencredit.lab.speed.shapes import Shape
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from tokencredit.config.train import TrainConfig
+from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, OurPath, Prepared, bench_config, prepare
+from tokencredit.lab.speed.run import Bench, gib, ms
 from tokencredit.lab.speed.timing import Tried, allocated, free, peak_bytes, ran_out, seconds, try_once
-from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
-from tokencredit.lab.speed.workload import Batch, Load
+from tokencredit.lab.speed.trl_loss import TrlKnobs, TrlPath, load_trl, why_no_trl
+from tokencredit.lab.speed.workload import Batch, Load, Shape, build_model, make_tokenizer
 from tokencredit.timing import Stopwatch
 from tokencredit.types import StepResult
+
+
+class Path(Protocol):
+    """A whole update; afterwards `stages` holds the seconds of its stages."""
+
+    stages: dict[str, float]
+
+    def __call__(self) -> object: ...
+
+
+class Setting(NamedTuple):
+    """How a contender cuts its passes."""
+
+    name: str
+    make: Callable[[], Path]
+
+
+def our_settings(
+    bench: Bench, shape: Shape, load: Load, batch: Batch, recipe: str, *, recompute: bool = False, compiles: str = "auto"
+) -> list[Setting]:
+    def made(tokens: int) -> Setting:
+        config = bench_config(bench, load, recipe, max_tokens=tokens, recompute=recompute, compiles=compiles)
+        return Setting(f"passes of {tokens} tokens", lambda: OurPath(bench, shape, load, batch, config))
+
+    return [made(tokens) for tokens in ((2 * load.positions, load.rows * load.positions) if bench.small else (32_768, 65_536))]
+
+
+def trl_settings(bench: Bench, shape: Shape, load: Load, prepared: Prepared, config: TrainConfig, *, checkpointing: bool) -> list[Setting]:
+    rows = load.rows // OPTIMIZER_STEPS
+
+    def made(rows_per_pass: int) -> Setting:
+        def make() -> TrlPath:
+            chosen = config.optimizer
+            return TrlPath(
+                build_model(shape, device=bench.device, positions=load.positions, seed=bench.seed),
+                make_tokenizer(shape.vocab),
+                prepared.credited,
+                prepared.plan,
+                TrlKnobs(rows_per_pass, checkpointing),
+                learning_rate=chosen.learning_rate,
+                gradient_clip=chosen.gradient_clip,
+                betas=(chosen.beta1, chosen.beta2),
+            )
+
+        return Setting(f"passes of {rows_per_pass} rows", make)
+
+    # Layers that are computed again leave room for the largest pass.
+    return [made(rows // part) for part in ((1,) if checkpointing else (1, 2))]
 
 
 class Search(NamedTuple):

@@ -6,10 +6,9 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import choose_passes
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.lab.speed.part import Bench
-from tokencredit.lab.speed.shapes import Shape
+from tokencredit.lab.speed.run import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
-from tokencredit.lab.speed.workload import Batch, Load, make_policy
+from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.credit import StageState
 from tokencredit.rollout.scoring import Pipeline, facts_of

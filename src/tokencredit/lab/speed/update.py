@@ -1,18 +1,96 @@
-"""Part `update`: score, credit and four optimizer steps on a batch that is given, ours and TRL's loss path in turn."""
+"""Part `update`: score, credit and four optimizer steps on a batch that is given, ours and TRL's loss path in turn.
 
-from collections.abc import Mapping
+Whether contenders did the same work: gradient norms of every optimizer step, side by side.
+
+A finding that is not timed: what TRL's gradient is when prompts differ in length and are padded on the left.
+
+A query of the padding may see nothing. Attention kernels must cope with that; cuDNN's backward, which torch prefers on Hopper
+GPUs from 2.11 on, gives nan for rows whose length leaves 64 over after division by 128 (pytorch issue 196678).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
-from tokencredit.lab.speed.agreement import broken, written
-from tokencredit.lab.speed.contenders import Contest
-from tokencredit.lab.speed.left_padding import look_at_left_padding
-from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, load_of
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
-from tokencredit.lab.speed.shapes import Shape, update_flops
+import torch
+
+from tokencredit.lab.speed.contenders import Contest, trl_settings
+from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, OurPath, bench_config, load_of, prepare
+from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import compiled_graphs, free, in_turns, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
-from tokencredit.lab.speed.workload import Batch, Load, make_batch
+from tokencredit.lab.speed.workload import Batch, Load, Shape, make_batch, update_flops
+
+TOLERANCE = 0.02
+"""Of a gradient norm: bfloat16 passes that add up in different orders differ by far less."""
+
+
+def broken(norms: Sequence[float], right: Sequence[float] | None = None) -> str | None:
+    """Why these gradient norms discredit whoever found them; None: they do not. Without `right` they must only be finite."""
+    if not norms or not all(math.isfinite(norm) for norm in norms):
+        bad = next((norm for norm in norms if not math.isfinite(norm)), None)
+        return "broken: no gradient" if bad is None else f"broken: gradient is {bad}"
+    if right is None:
+        return None
+    if len(norms) != len(right):
+        return f"broken: {len(norms)} optimizer steps instead of {len(right)}"
+    apart = max(abs(norm - wanted) / max(abs(wanted), 1e-12) for norm, wanted in zip(norms, right, strict=True))
+    return None if apart <= TOLERANCE else f"broken: gradient norm is off by {100 * apart:.1f} %"
+
+
+def written(norms: Sequence[float]) -> list[float | str]:
+    """JSON knows no nan."""
+    return [norm if math.isfinite(norm) else str(norm) for norm in norms]
+
+
+@contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Torch then takes another of its attention kernels."""
+    was = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was)
+
+
+def loads(bench: Bench) -> tuple[Load, Load]:
+    """Rows of 576 tokens, which leave 64 over, and of 512."""
+    return (Load(4, 4, 6, 12), Load(4, 4, 6, 10)) if bench.small else (Load(4, 8, 64, 512), Load(4, 8, 64, 448))
+
+
+def look(bench: Bench, name: str, load: Load, kernels: AbstractContextManager[None]) -> dict[str, Any]:
+    shape = bench.shapes[0]
+    batch = make_batch(shape, load, device=bench.device, seed=bench.seed, ragged_prompts=True)
+    config = bench_config(bench, load, "dapo", max_tokens=load.rows * load.positions)
+    ours = list(OurPath(bench, shape, load, batch, config)().gradient_norm)
+    (setting, *_) = trl_settings(bench, shape, load, prepare(bench, shape, load, batch, config), config, checkpointing=False)
+    path: Any = setting.make()
+    with kernels:
+        norms = path()
+    del path
+    free(bench.device)
+    verdict = broken(norms, ours)
+    bench.report(f"  trl, prompts of different length, {name}, rows of {load.positions}: {verdict or 'agrees with ours'}")
+    return {
+        "name": name,
+        "row_tokens": load.positions,
+        "gradient_norm": written(norms),
+        "our_gradient_norm": written(ours),
+        "broken": verdict,
+    }
+
+
+def look_at_left_padding(bench: Bench) -> list[dict[str, Any]]:
+    wide, narrow = loads(bench)
+    return [
+        look(bench, "kernels as torch chooses them", wide, nullcontext()),
+        look(bench, "without cuDNN's attention", wide, without_cudnn_attention()),
+        look(bench, "kernels as torch chooses them", narrow, nullcontext()),
+    ]
+
 
 STAGES = ("score", "credit", "update")
 
