@@ -25,10 +25,8 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.trackers import TRACKERS
-from tokencredit.trackers.callback import Tracking, numbers_in
-from tokencredit.trackers.identity import identify
-from tokencredit.trackers.protocol import Tracked
+from tokencredit.trackers import TRACKERS, Tracked
+from tokencredit.trackers.callback import Tracking, identify, numbers_in
 from tokencredit.trainer.evaluate import Accuracy
 from tokencredit.trainer.loop import train
 from tokencredit.trainer.signals import StopRequest

@@ -16,9 +16,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import gather_evidence
 from tokencredit.policy.policy import Policy
 from tokencredit.report.page import render
-from tokencredit.report.plan import plan_grid
 from tokencredit.report.run_reader import Run
-from tokencredit.report.token_view import StepTokens, read_step
+from tokencredit.report.token_view import StepTokens, plan_grid, read_step
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.rollout_io.write import rollout_rows, write_rows

@@ -15,9 +15,8 @@ from fault.command import SMALL, assert_refused, tokencredit
 from tokencredit.commands.train import run as command
 from tokencredit.errors import StorageError
 from tokencredit.models import model_folder
-from tokencredit.report.base import base_license, base_name
-from tokencredit.report.export import export_model
-from tokencredit.report.markdown import block, code, plain
+from tokencredit.report.export import base_license, base_name, export_model
+from tokencredit.report.model_card import block, code, plain
 from tokencredit.storage import atomic
 from tokencredit.storage.checkpoints import best_model
 from tokencredit.storage.manifest import damage
@@ -127,7 +126,7 @@ def test_a_failed_export_leaves_the_old_one_whole(trained: Path, exported: Path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic, "write_manifest", full)
-    monkeypatch.setattr("tokencredit.report.card_export.shutil.copyfile", lambda *_: full(exported))
+    monkeypatch.setattr("tokencredit.report.export.shutil.copyfile", lambda *_: full(exported))
     with pytest.raises(StorageError, match="No space left"):
         export_model(trained)
     assert damage(exported) is None

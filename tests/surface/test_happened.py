@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from browser.made_up_run import make_run
 from tokencredit.report.curves import curves
-from tokencredit.report.events import FEW, MOST, MOST_ROWS, Changed, Resume, Said, happened
-from tokencredit.report.notices import NOT_ISOLATED, TRUSTED, notices
+from tokencredit.report.events import FEW, MOST, MOST_ROWS, NOT_ISOLATED, TRUSTED, Changed, Resume, Said, happened, notices
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
 from tokencredit.text import visible

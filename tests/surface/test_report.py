@@ -25,13 +25,13 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.errors import ConfigError
 from tokencredit.report import write_report
 from tokencredit.report.blocks import page_json, token_block
+from tokencredit.report.charts import themed
 from tokencredit.report.curves import curves
 from tokencredit.report.format import hundreds
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import choose, fair_part, outside_in
-from tokencredit.report.show import choose_prompt, choose_step, token_view
-from tokencredit.report.svg import themed
+from tokencredit.report.terminal import choose_prompt, choose_step, token_view
 from tokencredit.report.token_view import read_step
 from tokencredit.stats import Z, wilson
 from tokencredit.text import brief, visible

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tokencredit.errors import EXIT_OK
 from tokencredit.report.run_reader import Run
-from tokencredit.report.show import choose_prompt, choose_step, token_view
+from tokencredit.report.terminal import choose_prompt, choose_step, token_view
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,18 @@
-"""What went wrong in a run, and where it was continued: events.jsonl and resumes.jsonl as rows a person reads."""
+"""What went wrong in a run, and where it was continued: events.jsonl and resumes.jsonl as rows a person reads.
 
+What a reader must know before trusting a run: foreign code that ran, and that it has not finished.
+"""
+
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tokencredit.report.format import percent
-from tokencredit.report.run_reader import Run
+from tokencredit.report.methods import flat
+from tokencredit.report.run_reader import Run, setting
 from tokencredit.report.token_view import number
-from tokencredit.text import brief
+from tokencredit.text import brief, visible
 
 KINDS = {
     "guard": "batch refused",
@@ -155,3 +160,35 @@ def _change(field: str, values: Any) -> Changed:
     ends = values if isinstance(values, list | tuple) and len(values) == 2 else ["unknown", values]
     old, new = (f"{end:g}" if isinstance(end, float) else "unset" if end is None else brief(str(end)) for end in ends)
     return Changed(brief(field), old, new)
+
+
+TRUSTED = (
+    "Code shipped with the model was executed (trust_remote_code = true). "
+    "What this run did and wrote down is only as trustworthy as that code."
+)
+NOT_ISOLATED = (
+    'Programs written by the model were run without isolation (task.isolation = "plain"): in child processes with limits, '
+    "but with the rights of the person who trained."
+)
+
+
+class Notice(NamedTuple):
+    text: str
+    command: str = ""
+    grave: bool = False
+
+
+def notices(run: Run) -> list[Notice]:
+    found = []
+    if any(value is True and path.split(".")[-1] == "trust_remote_code" for path, value in flat(run.config).items()):
+        found.append(Notice(TRUSTED, grave=True))
+    if setting(run.config, "task.type") == "code" and setting(run.config, "task.isolation") == "plain":
+        found.append(Notice(NOT_ISOLATED, grave=True))
+    if run.metrics and not run.result:
+        found.append(_unfinished(run))
+    return found
+
+
+def _unfinished(run: Run) -> Notice:
+    going_on = "continue it with:" if run.has_checkpoint else "begin it again (it has no checkpoint yet) with:"
+    return Notice(f"Unless it is still running, {going_on}", f"tokencredit train --resume {shlex.quote(visible(run.name))}")

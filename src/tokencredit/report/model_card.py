@@ -1,19 +1,57 @@
-"""The model card: what was trained, on what, what it reached and how sure that is, and what to know before use."""
+"""The model card: what was trained, on what, what it reached and how sure that is, and what to know before use.
+
+Text in Markdown that stays text, whoever wrote it.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokencredit.report.base import QUANTIZED, base_license, base_name, is_quantized
+from tokencredit.report.events import notices
+from tokencredit.report.export import QUANTIZED, base_license, base_name, is_quantized
 from tokencredit.report.format import duration, grouped, percent
 from tokencredit.report.headline import Headline, headline
-from tokencredit.report.markdown import block, code, plain, table
 from tokencredit.report.methods import Methods, flat, methods, shown
-from tokencredit.report.notices import notices
 from tokencredit.report.run_reader import Run, setting
 from tokencredit.report.token_view import number
 from tokencredit.stats import EXPLAINED, wilson
+from tokencredit.text import brief
+
+SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+"""Signs that Markdown, HTML inside of it, or a link that makes itself would read as more than a sign."""
+AT_THE_START = re.compile(r"^(\s*\d*)(?=[#+=.)-])")
+"""Before what would begin a heading or a list of its own."""
+
+
+def plain(text: object, longest: int = 400) -> str:
+    """On one line, nothing hidden, and nothing that is markup."""
+    return AT_THE_START.sub(r"\1\\", SPECIAL.sub(r"\\\g<0>", brief(str(text), longest)))
+
+
+def code(text: object, longest: int = 400) -> str:
+    """A code span; its fence is longer than any row of backticks inside."""
+    said = brief(str(text), longest)
+    fence = "`" * (_longest_row(said) + 1)
+    padded = f" {said} " if said.startswith("`") or said.endswith("`") else said
+    # A table is cut at every pipe, also in code.
+    return f"{fence}{padded}{fence}".replace("|", "\\|")
+
+
+def block(text: str, language: str = "") -> str:
+    fence = "`" * max(3, _longest_row(text) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _longest_row(text: str) -> int:
+    return max((len(row) for row in re.findall("`+", text)), default=0)
+
 
 CONFIG_FILE = "run-config.toml"
 CAUTIONS = ("warning", "guard", "gold", "ungraded", "damaged", "out-of-memory", "stopped")

@@ -1,4 +1,7 @@
-"""One HTML file from run folders: everything inside it, nothing fetched, nothing executed but its own script."""
+"""One HTML file from run folders: everything inside it, nothing fetched, nothing executed but its own script.
+
+Several runs side by side: what was set differently.
+"""
 
 import hashlib
 import os
@@ -6,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,17 +18,39 @@ from tokencredit import own_version
 from tokencredit.errors import ConfigError
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
-from tokencredit.report.compare import differences
 from tokencredit.report.curves import Curve, curves
-from tokencredit.report.events import happened
+from tokencredit.report.events import happened, notices
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.headline import headline
-from tokencredit.report.methods import methods
-from tokencredit.report.notices import notices
+from tokencredit.report.methods import flat, methods, shown
 from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
 from tokencredit.stats import EXPLAINED
 from tokencredit.text import brief, visible_in
+
+
+class Difference(NamedTuple):
+    path: str
+    values: tuple[str, ...]
+
+
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """Settings that are not the same in all runs; a setting one run does not have is an en dash there.
+
+    Where runs chose another type at a stage, the type says it: the numbers of each type are in the methods.
+    """
+    settings = [flat(run.config) for run in runs]
+    paths = dict.fromkeys(path for setting in settings for path in setting)
+    found = []
+    for path in paths:
+        kind = path.rpartition(".")[0] + ".type"
+        if path != kind and len({setting.get(kind) for setting in settings}) > 1:
+            continue
+        values = tuple(shown(setting[path]) if path in setting else "–" for setting in settings)
+        if len(set(values)) > 1:
+            found.append(Difference(brief(path), values))
+    return found
+
 
 STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")
 SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")

@@ -6,9 +6,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tokencredit.report.blocks import OF_FINDINGS, page_json, rounded, token_block
-from tokencredit.report.plan import plan_grid
 from tokencredit.report.run_reader import Run
-from tokencredit.report.token_view import StepTokens, number, read_step
+from tokencredit.report.token_view import StepTokens, number, plan_grid, read_step
 from tokencredit.text import visible_in
 
 PAGE_BUDGET = 5_000_000

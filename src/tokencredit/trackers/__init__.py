@@ -1,10 +1,57 @@
-"""Experiment trackers that are told the numbers of a run. Each package is imported only where it is chosen."""
+"""Experiment trackers that are told the numbers of a run. Each package is imported only where it is chosen.
 
-from collections.abc import Sequence
+What a tracker is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Protocol
 
 from tokencredit.errors import ConfigError
-from tokencredit.trackers.protocol import OpenTracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """The run that is tracked, and where it stands."""
+
+    folder: Path
+    id: str
+    """The same when the run goes on."""
+    project: str
+    name: str
+    config: Mapping[str, Any]
+    step: int
+    """Training steps that are done: 0, or more for a resumed run. Steps after it may have been logged before; they are taken again."""
+
+
+class Tracker(Protocol):
+    """Any method may raise: the tracker is left out then, and the run goes on."""
+
+    next_step: int
+    """When it is opened: the first step that it does not have. Steps before it are not logged again, those from it on are."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """The numbers of a training step; step 0 is before training."""
+        ...
+
+    def note(self, step: int, kind: str, message: str) -> None:
+        """Something a person should know of."""
+        ...
+
+    def conclude(self, step: int, numbers: Mapping[str, float]) -> None:
+        """What the whole run came to."""
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """Everything is written when this returns. Not finished: the run stopped, and may go on."""
+        ...
+
+
+class OpenTracker(Protocol):
+    def __call__(self, run: Tracked) -> Tracker: ...
+
 
 TRACKERS = {
     "trackio": "tokencredit.trackers.trackio:TrackioTracker",

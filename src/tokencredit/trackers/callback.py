@@ -1,21 +1,61 @@
-"""The listener that passes on what it hears, and tells trackers of it. No text of a prompt or a response goes to them."""
+"""The listener that passes on what it hears, and tells trackers of it. No text of a prompt or a response goes to them.
 
+Under which id a run is known to its trackers, kept in its folder so that it goes on under the same one.
+
+Packages that talk while a progress line is drawn.
+"""
+
+import json
 import math
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tokencredit.config.messages import first_line
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunFolder
-from tokencredit.trackers import tracker_class
-from tokencredit.trackers.identity import identify
-from tokencredit.trackers.protocol import Tracked, Tracker
+from tokencredit.trackers import Tracked, Tracker, tracker_class
 from tokencredit.trainer.callbacks import Listener
 from tokencredit.trainer.evaluate import Accuracy
+
+FILE = "trackers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    id: str
+    project: str
+    name: str
+
+
+def identify(folder: RunFolder, track: Track) -> Identity:
+    """The stored one, unless another project or name is asked for: there the run is a new one."""
+    stored = _stored(folder)
+    # A folder may have been renamed since.
+    name = track.name or (folder.path.absolute().name if stored is None else stored.name)
+    if stored is not None and (stored.project, stored.name) == (track.project, name):
+        return stored
+    # Not from a generator that training draws from.
+    fresh = Identity(secrets.token_hex(4), track.project, name)
+    folder.write_json(FILE, asdict(fresh))
+    return fresh
+
+
+def _stored(folder: RunFolder) -> Identity | None:
+    """None for a damaged file too: the numbers are worth more under a new id than nowhere."""
+    try:
+        found = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
+        return Identity(str(found["id"]), str(found["project"]), str(found["name"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
 
 WITHOUT_DATA = ("warning", "guard", "damaged", "out-of-memory")
 """Kinds of events that tell of numbers and files. Others may quote an answer after a colon, which stays in the run folder."""
@@ -111,3 +151,10 @@ def numbers_in(found: Mapping[str, Any], above: str = "") -> dict[str, float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             numbers[above + name] = value
     return numbers
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Drops what is printed. Nor can anything be asked: where standard error is no terminal, nobody would answer."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        yield

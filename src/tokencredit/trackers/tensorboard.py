@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from torch.utils.tensorboard import SummaryWriter
 
-from tokencredit.trackers.protocol import Tracked
+from tokencredit.trackers import Tracked
 
 
 class TensorboardTracker:

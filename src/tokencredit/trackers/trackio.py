@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import trackio
 
-from tokencredit.trackers.protocol import Tracked
-from tokencredit.trackers.quiet import quiet
+from tokencredit.trackers import Tracked
+from tokencredit.trackers.callback import quiet
 
 
 class TrackioTracker:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import wandb
 
-from tokencredit.trackers.protocol import Tracked
-from tokencredit.trackers.quiet import quiet
+from tokencredit.trackers import Tracked
+from tokencredit.trackers.callback import quiet
 
 SECONDS_TO_FINISH = 60.0
 """At the end of a run wandb would wait for its server without limit. What was not sent is on the disk, for `wandb sync`."""
