@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
+from tokencredit.commands.eval_settings import is_run, refuse_own_task, stored_layer
 from tokencredit.config import CountOrZero, Frozen, NonNegative, knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig

@@ -1,4 +1,7 @@
-"""`evaluate MODEL [CONFIG.toml ...]`: from the command line to the settings under which a model is asked."""
+"""`evaluate MODEL [CONFIG.toml ...]`: from the command line to the settings under which a model is asked.
+
+A run folder given as a model brings its own configuration: how its prompts were put, and how it sampled.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -9,9 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from pydantic import Field, ValidationError
 
-from tokencredit.commands.flags import chosen_types
-from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
-from tokencredit.commands.table_flags import TABLES
+from tokencredit.commands.flags import TABLES, chosen_types
 from tokencredit.config import CountOrZero, Frozen
 from tokencredit.config.messages import in_words, shortened
 from tokencredit.config.resolve import overlay, read_toml, resolve
@@ -19,6 +20,39 @@ from tokencredit.config.syntax import read_table, with_task_fields, with_task_fl
 from tokencredit.config.task import StepsTask, TaskChoice
 from tokencredit.config.train import CHOICES, Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
+
+HOW_IT_RUNS = ("dtype", "weights")
+"""What is taken from a run even where another task is asked."""
+
+
+def is_run(name: str) -> bool:
+    try:
+        return (Path(name) / "config.toml").is_file() and (Path(name) / "checkpoints").is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def stored_layer(name: str, task: str | None = None) -> dict[str, Any]:
+    """The run's config.toml, or what of it holds for a `task` of another type.
+
+    A folder may come from anybody: what would run code (the model's, a program's, a task's own) is not taken from it, but allowed anew.
+    """
+    layer = read_toml(Path(name) / "config.toml")
+    layer.pop("trust_remote_code", None)
+    stored = layer.get("task")
+    if not isinstance(stored, dict):
+        return layer
+    if task is not None and task != stored.get("type"):
+        return {field: layer[field] for field in HOW_IT_RUNS if field in layer}
+    layer["task"] = {field: value for field, value in stored.items() if field != "allow_code_execution"}
+    return layer
+
+
+def refuse_own_task(name: str, config: TrainConfig, *, instead: str) -> None:
+    """A task of somebody's own is a program, which nobody allowed by naming a folder."""
+    if config.task.type == "own":
+        raise ConfigError(f"run {name} has a task of somebody's own, which is code, {shortened(config.task.path)}; {instead}")
+
 
 USAGE = "tokencredit evaluate MODEL [CONFIG.toml ...] [OPTIONS]"
 MAY_VARY = ("task", "prompt", "sampling")

@@ -1,21 +1,40 @@
-"""Command line -> configuration. Recipe and stage types are read first, because they decide which flags there are."""
+"""Command line -> configuration. Recipe and stage types are read first, because they decide which flags there are.
+
+Tables as flags: `--task.parameters min_words=2 max_words=4`.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_origin
 
 import tyro
 from pydantic import ValidationError
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from tokencredit.commands.table_flags import TABLES
 from tokencredit.config.messages import in_words
 from tokencredit.config.resolve import read_toml, resolve
-from tokencredit.config.syntax import with_task_flags
+from tokencredit.config.syntax import read_table, with_task_flags, write_table
 from tokencredit.config.train import CHOICES, STAGES, TrainConfig
 from tokencredit.errors import ConfigError
+
+TABLES = ConstructorRegistry()
+
+
+@TABLES.primitive_rule
+def table_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+    if get_origin(info.type) is not dict:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="[NAME=VALUE ...]",
+        instance_from_str=read_table,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=write_table,
+    )
+
 
 USAGE = "tokencredit train [CONFIG.toml ...] [OPTIONS]"
 

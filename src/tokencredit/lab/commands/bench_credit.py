@@ -12,11 +12,9 @@ from typing import Annotated, Any
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.commands.eval_settings import UNREAD, Asked
-from tokencredit.commands.flags import chosen_types
+from tokencredit.commands.eval_settings import UNREAD, Asked, is_run, refuse_own_task, stored_layer
+from tokencredit.commands.flags import TABLES, chosen_types
 from tokencredit.commands.run_folder import check_new_file
-from tokencredit.commands.stored import is_run, refuse_own_task, stored_layer
-from tokencredit.commands.table_flags import TABLES
 from tokencredit.config.messages import in_words
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_fields, with_task_flags
