@@ -9,11 +9,10 @@ from claims.declaration import Study
 from claims.settings import SETTINGS
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import to_toml
-from tokencredit.config.resume import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.compare.arms import make_arm, read_recipes
 from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
-from tokencredit.models import pinned_name
+from tokencredit.models import anchored, pinned_name
 
 CHEAP = "--diagnose.every 0 --tokens-every 0 --save-every 0 --threads 1"
 """Only the numbers of a run are wanted; settings that look through the microscope say so after this."""

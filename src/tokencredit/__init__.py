@@ -1,10 +1,6 @@
-"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use.
-
-Which version this is.
-"""
+"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,11 +58,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def own_version() -> str:
-    """Of the installed package; a source tree that is only on the path has none, which must not cost anybody a page."""
-    try:
-        return version("tokencredit")
-    except PackageNotFoundError:
-        return "from source"

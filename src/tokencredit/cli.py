@@ -26,6 +26,9 @@ COMMANDS = {
     "bench": "measure: `bench speed`, `bench microscope`, `bench credit`",
 }
 
+IN_THE_LAB = frozenset({"compare", "bench"})
+"""Commands that measure methods instead of training with them."""
+
 USAGE = "usage: tokencredit COMMAND [OPTIONS]\n\n{}\n\nEach command answers -h."
 
 
@@ -39,7 +42,7 @@ def run(arguments: list[str]) -> int:
         print(_help())
         return EXIT_OK
     if arguments[0] in ("-V", "--version"):
-        from tokencredit import own_version
+        from tokencredit.version import own_version
 
         print(own_version())
         return EXIT_OK
@@ -47,7 +50,8 @@ def run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         print(f"tokencredit: no command {name!r}; {nearest(name, COMMANDS)}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    return import_module(f"tokencredit.commands.{name}").run(rest)
+    package = "tokencredit.lab.commands" if name in IN_THE_LAB else "tokencredit.commands"
+    return import_module(f"{package}.{name}").run(rest)
 
 
 def _complain(problem: Exception, how: str = "") -> None:

@@ -14,7 +14,8 @@ from crosscheck.trl_driver import build_trainer, save_model, their_loss, their_s
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.objective import OBJECTIVES, with_correction, with_kl
 from tokencredit.objective.correction import correction_weight
-from tokencredit.rollout_io.read import convert_rows, format_of, load
+from tokencredit.rollout_io.convert import convert_rows, format_of
+from tokencredit.rollout_io.load import load
 
 MAX_LENGTH = 11
 CLIP = {"epsilon": 0.2, "epsilon_high": 0.28}

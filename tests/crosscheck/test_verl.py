@@ -25,7 +25,8 @@ from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.batching.microbatch import step_denominator
 from tokencredit.objective import OBJECTIVES, kl_estimate, token_weight, with_correction
 from tokencredit.objective.correction import correction_weight
-from tokencredit.rollout_io.read import convert_rows, format_of, load
+from tokencredit.rollout_io.convert import convert_rows, format_of
+from tokencredit.rollout_io.load import load
 
 CONSTANT_LENGTH = 7
 AGGREGATIONS = {"token-mean": "token-mean", "seq-mean-token-mean": "sequence-mean", "seq-mean-token-sum-norm": "constant"}

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tokencredit.config.resolve import read_recipe
 from tokencredit.forward.padded import TokenEvidence, response_extent
-from tokencredit.integrations.recipe_source import read_recipe
 from tokencredit.pipeline import credit
 from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
 from tokencredit.pipeline.distributed import ALONE, Ranks

@@ -14,7 +14,7 @@ from tokencredit.lab.speed import timing
 from tokencredit.lab.speed.contenders import Search, Setting
 from tokencredit.lab.speed.growth import exponent, largest
 from tokencredit.lab.speed.lm_head import Case
-from tokencredit.lab.speed.run import Bench
+from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.sampling import sampling_floor
 from tokencredit.lab.speed.timing import (
     Call,

@@ -21,7 +21,7 @@ from tokencredit.rollout.grading import grade_with_reasons, reward_parts
 from tokencredit.rollout.multi_turn import sample_turns, turn_tokens, turns_of
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Problem, Steps
-from tokencredit.trainer.recorder import label_tokens
+from tokencredit.trainer.token_table import label_tokens
 
 LIMIT = 14
 

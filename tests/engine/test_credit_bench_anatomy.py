@@ -10,9 +10,10 @@ from engine.first_token_decides import RIGHT, subject
 from tokencredit.lab.credit.failures import anatomy_record, worst_examples
 from tokencredit.lab.credit.intervals import redrawn
 from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
+from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE, find_contenders
-from tokencredit.lab.credit.run import CreditOrder, in_json
-from tokencredit.trainer.recorder import TokenLabels, label_tokens
+from tokencredit.lab.credit.run import in_json
+from tokencredit.trainer.token_table import TokenLabels, label_tokens
 
 ORDER = CreditOrder(prompts=6, continuations=24, resamples=20, examples=3)
 

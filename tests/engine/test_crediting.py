@@ -10,9 +10,9 @@ import torch
 from engine.crediting_cases import GROUP, LENGTH, SCORE, TEMPERATURE, WIDTH, Case, credit_case, crediting_of, made_up_case
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.config import knobs
+from tokencredit.config.resolve import read_recipe
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.recipe_source import read_recipe
 from tokencredit.pipeline.credit import ModelFacts, SampledEvidence, StageState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.shape import overlong_penalty

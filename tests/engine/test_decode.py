@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 from tiny import tiny_policy
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import gather_evidence
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph import FastSampler, steps
 from tokencredit.rollout.cuda_graph.steps import slot_counts
-from tokencredit.rollout.sampler import Sampled, sample, sample_plainly
+from tokencredit.rollout.sampler import sample, sample_plainly
 from tokencredit.types import Rollouts
 
 PROMPTS = [[5, 6, 7], [8, 9], [3, 4, 5, 6, 7], [10], [5, 6, 7]]

@@ -17,6 +17,7 @@ from torch import Tensor
 from tokencredit.advantage import AdvantageInputs
 from tokencredit.batching.microbatch import step_denominator
 from tokencredit.config import Recipe
+from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.integrations.hooks import (
@@ -31,7 +32,6 @@ from tokencredit.integrations.hooks import (
     slime_reward_post_process,
     slime_rewards,
 )
-from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.objective import OBJECTIVES, TokenInputs, token_weight
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_shape

@@ -10,9 +10,8 @@ from pyarrow import parquet
 from tokencredit import models
 from tokencredit.bases import base_folder
 from tokencredit.config.resolve import read_toml, resolve
-from tokencredit.config.resume import anchored
 from tokencredit.errors import ConfigError
-from tokencredit.models import model_folder, pinned_name, smollm
+from tokencredit.models import anchored, model_folder, pinned_name, smollm
 from tokencredit.storage.manifest import damage
 
 

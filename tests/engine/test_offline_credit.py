@@ -16,7 +16,8 @@ from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.policy import Policy, load_policy
-from tokencredit.rollout_io.read import StoredRollouts, load, read_rollouts
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import TOKEN_COLUMNS
 from tokencredit.timing import Stopwatch

@@ -16,7 +16,7 @@ from tokencredit.rollout.multi_turn import hear
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of
 from tokencredit.tasks.tokenizer import character_tokenizer
-from tokencredit.trainer.recorder import label_tokens
+from tokencredit.trainer.token_table import label_tokens
 from tokencredit.types import Rollouts
 
 TEMPLATE = (

@@ -8,11 +8,11 @@ import pytest
 from tokencredit.config import DeltaCredit, NtfCredit, PassAtKAdvantage, Recipe
 from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
-from tokencredit.config.resolve import resolve
+from tokencredit.config.resolve import read_recipe, resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.recipe_source import MUST_SAMPLE, read_recipe, refuse_ranks, refuse_sampling
-from tokencredit.pipeline.build import sampled_evidence
+from tokencredit.pipeline.build import MUST_SAMPLE, refuse_sampling, sampled_evidence
+from tokencredit.pipeline.distributed import refuse_ranks
 from tokencredit.types import Evidence
 
 SAMPLED = {"ibpo": "revise", "ibpo-mask": "revise", "vineppo": "from the middle", "remax": "greedy response"}

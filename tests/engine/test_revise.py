@@ -17,12 +17,11 @@ from tiny import tiny_policy
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.policy.policy import Policy, Sampled, load_policy
 from tokencredit.rollout import revision as module
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.revision import Comparison, Revisions, choose_comparisons, revise
-from tokencredit.rollout.sampler import Sampled
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts

@@ -16,7 +16,8 @@ from fault.fuzz import Trial, damage_values, damaged, flip_bits, json_line, last
 from tiny import tiny_policy
 from tokencredit.commands import convert, credit, diagnose
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout_io.read import StoredRollouts, load, read_rollouts
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.read import StoredRollouts, read_rollouts
 
 Row = dict[str, Any]
 

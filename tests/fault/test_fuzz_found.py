@@ -17,7 +17,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.report import write_report
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import read_step
-from tokencredit.rollout_io.read import load, read_rollouts
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.storage.run_dir import RunFolder
 
 CONFIGS = {

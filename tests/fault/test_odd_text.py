@@ -26,7 +26,7 @@ from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.steps import Steps
 from tokencredit.tasks.tokenizer import character_tokenizer
-from tokencredit.trainer.recorder import TokenLabels, label_tokens, token_columns
+from tokencredit.trainer.token_table import TokenLabels, label_tokens, token_columns
 from tokencredit.types import Rollouts
 
 ODD = "a\x00\u2028\x85\u202eé🙂\u0301\u200dء\t"

@@ -7,7 +7,7 @@ import torch
 
 from tokencredit.lab.speed.contenders import trl_settings
 from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of, prepare
-from tokencredit.lab.speed.run import Bench
+from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.lab.speed.trl_loss import TrlPath, load_trl
 from tokencredit.lab.speed.update import look_at_left_padding, measure_shape

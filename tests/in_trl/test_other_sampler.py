@@ -13,7 +13,7 @@ from conformance.outcome import Outcome
 from conformance.reference import run_case
 from conformance.stored import LIMIT
 from in_trl.stored_run import stored_trainer
-from tokencredit.integrations.recipe_source import read_recipe
+from tokencredit.config.resolve import read_recipe
 from tokencredit.pipeline.credit import Crediting
 
 CAP = 1.5

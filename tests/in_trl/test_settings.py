@@ -7,9 +7,10 @@ import pytest
 from trl import GRPOConfig
 
 from in_trl.small_run import small_trainer
+from tokencredit.config.resolve import read_recipe
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.recipe_source import read_recipe, refuse_ranks
 from tokencredit.integrations.trl.config import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_lone_processes, settle
+from tokencredit.pipeline.distributed import refuse_ranks
 
 
 def _settled(recipe: Any = "dapo", **settings: Any) -> Settings:

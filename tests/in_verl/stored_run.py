@@ -28,7 +28,7 @@ from conformance.outcome import BatchOutcome, Outcome, batch_outcome
 from conformance.reference import SEED
 from conformance.stored import GROUP_SIZE, LIMIT, StoredBatch, base_policy, stored_batches
 from in_verl.row_queue import Queue, joined
-from tokencredit.integrations.recipe_source import read_recipe
+from tokencredit.config.resolve import read_recipe
 from tokencredit.integrations.verl import trainer as ours
 from tokencredit.integrations.verl.worker import CreditEngine, CreditLoss
 from tokencredit.pipeline.credit import Crediting, StageState

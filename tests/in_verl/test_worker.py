@@ -31,9 +31,9 @@ from in_verl.stored_run import (
     run_stored,
     shape_of,
 )
+from tokencredit.config.resolve import read_recipe
 from tokencredit.credit.delta import delta_coefficients
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.recipe_source import read_recipe
 from tokencredit.integrations.verl.worker import CreditLoss, asking, hidden_of_responses, over_sequences
 
 PROMPTS, RESPONSES, NAMES = (2, 3, 1), (3, 1, 2), (7, 3, 5)

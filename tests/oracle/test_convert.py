@@ -13,7 +13,8 @@ from tiny import tiny_policy
 from tokencredit.cli import run
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout_io.read import load, read_rollouts
+from tokencredit.rollout_io.load import load
+from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.tasks.tokenizer import character_tokenizer
 
 HOSTILE = "é\r\n\u2028 🙂 \"'\\ <|im_end|>"

@@ -15,8 +15,8 @@ from fault.command import SMALL, assert_refused, tokencredit
 from tokencredit.commands.train import run as command
 from tokencredit.errors import StorageError
 from tokencredit.models import model_folder
-from tokencredit.report.export import base_license, base_name, export_model
-from tokencredit.report.model_card import block, code, plain
+from tokencredit.report.export import export_model
+from tokencredit.report.model_card import base_license, base_name, block, code, plain
 from tokencredit.storage import atomic
 from tokencredit.storage.checkpoints import best_model
 from tokencredit.storage.manifest import damage

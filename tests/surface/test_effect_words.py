@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tokencredit.lab.pages.comparison import effect, to_threshold
+from tokencredit.lab.pages.effects import effect, to_threshold
 
 POINTS = {"ratio": False, "percent": True}
 FACTOR = {"ratio": True, "percent": False}

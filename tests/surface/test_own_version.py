@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from tokencredit import own_version
+from tokencredit.version import own_version
 
 
 def test_installed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:

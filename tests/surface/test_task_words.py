@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokencredit.cli import main
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve, to_toml
-from tokencredit.config.resume import anchored
 from tokencredit.config.syntax import read_table, task_fields, with_task_flags, write_table
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.models import anchored
 
 WORDS = {
     "steps": {"type": "steps"},

@@ -10,10 +10,9 @@ import torch
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.rollout.generate import respond
 from tokencredit.rollout.grading import RIGHT, grade_rollouts, grade_with_reasons, response_text, reward_parts
-from tokencredit.rollout.sampler import Sampled
 from tokencredit.seeds import derive_seed
 from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
 from tokencredit.tasks import Problem, Task, gold_answer

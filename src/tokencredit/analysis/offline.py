@@ -24,9 +24,8 @@ from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_passes
 from tokencredit.forward.padded import TokenEvidence, row_cost
-from tokencredit.integrations.recipe_source import MUST_SAMPLE
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.pipeline.build import sampled_evidence
+from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
 from tokencredit.pipeline.credit import StageState
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
@@ -34,8 +33,8 @@ from tokencredit.rollout.scoring import Pipeline, facts_of
 from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
-from tokencredit.trainer.recorder import TokenLabels
 from tokencredit.trainer.step import TrainedBatch, update
+from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Rollouts, Scored
 
 NEEDS_A_MODEL = {

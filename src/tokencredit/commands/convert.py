@@ -9,8 +9,8 @@ import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.rollout_io.convert import Render, chat_renderer
-from tokencredit.rollout_io.read import convert_rows, format_of, load
+from tokencredit.rollout_io.convert import Render, chat_renderer, convert_rows, format_of
+from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.write import check_out, write_rows
 from tokencredit.text import visible
 

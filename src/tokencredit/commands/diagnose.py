@@ -118,7 +118,8 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.storage.run_dir import RunFolder
     from tokencredit.trainer.findings import judge
-    from tokencredit.trainer.recorder import entropy_history, label_tokens, token_columns
+    from tokencredit.trainer.recorder import entropy_history
+    from tokencredit.trainer.token_table import label_tokens, token_columns
 
     source = RunFolder(path)
     with counting("training again up to the step") as tell:
@@ -167,7 +168,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
     from tokencredit.trainer.findings import judge
-    from tokencredit.trainer.recorder import token_columns
+    from tokencredit.trainer.token_table import token_columns
 
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
     set_threads(draft.threads, policy.model)

@@ -10,9 +10,10 @@ from pathlib import Path
 from tokencredit.commands.flags import TRAIN, TrainingKind, TrainOptions, parse_train
 from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.resolve import read_toml, resolve, to_toml
-from tokencredit.config.resume import accepted_changes, anchored
+from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
+from tokencredit.models import anchored
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.trackers import require_trackers
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tokencredit.config.messages import first_line, in_words, shortened
 from tokencredit.config.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS, WEIGHTS_PRESETS
+from tokencredit.config.recipe import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.syntax import with_task_fields
 from tokencredit.config.train import TrainConfig
@@ -102,5 +103,37 @@ def validated(fields: Mapping[str, Any]) -> TrainConfig:
     """Strict: a file that says true or "3" where a number belongs means something else."""
     try:
         return TrainConfig.model_validate(fields, strict=True)
+    except ValidationError as problem:
+        raise in_words(problem) from None
+
+
+RecipeSource = str | Path | Mapping[str, Any] | Recipe
+"""A recipe as a caller gives it: a name, a TOML file, a mapping of differences, or a Recipe."""
+
+
+def read_recipe(source: RecipeSource) -> Recipe:
+    """`"delta"`, `"my.toml"`, or `{"recipe": "dapo", "credit": {"type": "delta"}}`: a named recipe with differences.
+
+    A file or mapping may hold a recipe's fields only; what the engine decides itself has no place there.
+    """
+    if isinstance(source, Recipe):
+        return _validated({field: getattr(source, field) for field in Recipe.model_fields})
+    if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
+        source = read_toml(Path(source))
+    if not isinstance(source, str | Mapping):
+        raise ConfigError(f"recipe is {source!r}; give a name, a TOML file, a mapping of differences or a Recipe")
+    asked = {"recipe": source} if isinstance(source, str) else dict(source)
+    name = asked.pop("recipe", TrainConfig.model_fields["recipe"].default)
+    if not isinstance(name, str) or name not in RECIPES:
+        raise ConfigError(f"recipe {name!r} is not known; {nearest(str(name), RECIPES)}")
+    for key in (key for key in asked if key not in Recipe.model_fields):
+        advice = "set it in the engine" if key in TrainConfig.model_fields else nearest(str(key), Recipe.model_fields)
+        raise ConfigError(f"{key!r} is no part of a recipe; {advice}")
+    return _validated(overlay(RECIPES[name].recipe.model_dump(exclude_none=True), asked))
+
+
+def _validated(fields: Mapping[str, Any]) -> Recipe:
+    try:
+        return Recipe.model_validate(fields)
     except ValidationError as problem:
         raise in_words(problem) from None

@@ -19,9 +19,7 @@ from tokencredit.advantage import NEEDS
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.hooks import prime_rl_loss, skyrl_advantage, skyrl_policy_loss, slime_loss
-from tokencredit.integrations.recipe_source import refuse_sampling
-from tokencredit.pipeline.build import build_objective
+from tokencredit.pipeline.build import build_objective, refuse_sampling
 
 SUPPORTED = {"trl": ">=1.15,<2", "verl": ">=0.9,<0.10"}
 """As in this package's extras."""
@@ -166,6 +164,9 @@ def _accepted(*steps: Callable[[], object]) -> bool:
 
 def routes(name: str, recipe: Recipe) -> tuple[str, ...]:
     """One cell per engine: yes, no, or under which condition."""
+    # The hooks import this module.
+    from tokencredit.integrations.hooks import prime_rl_loss, skyrl_advantage, skyrl_policy_loss, slime_loss
+
     limit = 1024  # Any: only whether it is known matters here.
     sampled_by_verl = "with `algorithm.filter_groups`" if recipe.filter_groups else "yes"
     cells = (

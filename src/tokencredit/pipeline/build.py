@@ -10,6 +10,7 @@ from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageOutcome
 from tokencredit.batching import make_plan
 from tokencredit.config import Recipe, knobs
 from tokencredit.credit import CREDITS, CreditMethod
+from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.objective.correction import correction_weight
 from tokencredit.shape import SHAPES, ShapeMethod
@@ -71,3 +72,17 @@ def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..
         constant_length=objective.constant_length,
         **knobs(recipe.batching),
     )
+
+
+MUST_SAMPLE = {
+    "revisions": "asks the policy to revise failed responses",
+    "prefix-values": "continues responses from the middle",
+    "greedy-scores": "compares with the policy's greedy response",
+}
+"""Why evidence of this kind cannot be had from rollouts alone."""
+
+
+def refuse_sampling(recipe: Recipe, engine: str) -> None:
+    """Evidence that costs rollouts of its own is sampled by the local engine only."""
+    for need in sorted(sampled_evidence(recipe)):
+        raise ConfigError(f"the recipe {MUST_SAMPLE[need]}, which {engine} is not asked to do; train it with the local engine")

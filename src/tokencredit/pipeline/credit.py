@@ -12,11 +12,10 @@ from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.integrations.recipe_source import refuse_ranks
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
-from tokencredit.pipeline.distributed import ALONE, Ranks, merging
+from tokencredit.pipeline.distributed import ALONE, Ranks, merging, refuse_ranks
 from tokencredit.pipeline.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
+from tokencredit.config import Recipe
+from tokencredit.errors import ConfigError
+
 
 class Ranks(Protocol):
     @property
@@ -94,3 +97,9 @@ def share_evenly(rows: Sequence[int], cost: Sequence[int], *, ranks: int) -> lis
         for rank, row in enumerate(hand if turn % 2 == 0 else reversed(hand)):
             shares[rank].append(row)
     return shares
+
+
+def refuse_ranks(recipe: Recipe, count: int) -> None:
+    """Shards are an imitation of ranks, told apart by row numbers, which mean nothing where rows lie on several ranks."""
+    if count > 1 and recipe.credit.type == "delta" and recipe.credit.scope == "shard":
+        raise ConfigError(f"credit.scope is 'shard', which cuts the rows of one rank, but there are {count} ranks; use 'batch' or 'group'")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -10,14 +10,19 @@ from transformers.utils import logging as transformers_logging
 
 from tokencredit.config.train import TAGS
 from tokencredit.errors import ConfigError
+from tokencredit.forward.padded import TokenEvidence
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.policy.token_text import joining_pieces, text_alone
-
-if TYPE_CHECKING:
-    from tokencredit.rollout.sampler import Sampled
+from tokencredit.types import Rollouts
 
 TINY_PARAMETERS = 5_000_000
+
+
+class Sampled(NamedTuple):
+    rollouts: Rollouts
+    evidence: TokenEvidence
+    """As seen while sampling; hidden states only where asked for."""
 
 
 class Sampler(Protocol):
@@ -35,7 +40,7 @@ class Sampler(Protocol):
         greedy: bool,
         keep_hidden: bool,
         dtype: str,
-    ) -> "Sampled": ...
+    ) -> Sampled: ...
 
     def release(self) -> None:
         """Give back the memory that is only kept to be faster the next time."""

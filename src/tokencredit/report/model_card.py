@@ -1,16 +1,20 @@
 """The model card: what was trained, on what, what it reached and how sure that is, and what to know before use.
 
-Text in Markdown that stays text, whoever wrote it.
+What is known of the model a run began with: a name that may be told, and its license where it states one.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tokencredit.bases import base_folder, shipped_bases
+from tokencredit.models import is_hub_id
+from tokencredit.models.smollm import NAME as SMOLLM
+from tokencredit.models.smollm import cache_folder
 from tokencredit.report.events import notices
-from tokencredit.report.export import QUANTIZED, base_license, base_name, is_quantized
 from tokencredit.report.format import duration, grouped, percent
 from tokencredit.report.headline import Headline, headline
 from tokencredit.report.methods import Methods, flat, methods, shown
@@ -51,6 +55,58 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _longest_row(text: str) -> int:
     return max((len(row) for row in re.findall("`+", text)), default=0)
+
+
+ORIGINALS = {SMOLLM: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""Names of ours for models that have one on the hub."""
+QUANTIZED = "The base was converted from a quantized file: its weights had been rounded before training began."
+LICENSE = re.compile(r"license:[ \t]*[\"']?([A-Za-z0-9][\w.+-]{0,60})[\"']?[ \t]*")
+
+
+def base_name(model: str) -> str:
+    """Of a folder the last part only: where it lies is nobody's business."""
+    if model in ORIGINALS:
+        return ORIGINALS[model]
+    if model not in shipped_bases() and is_hub_id(model) and not Path(model).is_dir():
+        return model.partition("@")[0]
+    return Path(model).name
+
+
+def base_license(model: str) -> str | None:
+    """The license in the header of the base's README.md; None where there is no such line."""
+    with suppress(OSError, ValueError):
+        text = (_local(model) / "README.md").read_text(encoding="utf-8")
+        header = text.split("---", 2)[1] if text.startswith("---") else ""
+        found = [match[1] for line in header.splitlines() if (match := LICENSE.fullmatch(line))]
+        return found[0] if found else None
+    return None
+
+
+def is_quantized(model: str) -> bool:
+    if model == SMOLLM:
+        return True
+    with suppress(OSError, ValueError):
+        return "quantization_config" in json.loads((_local(model) / "config.json").read_text(encoding="utf-8"))
+    return False
+
+
+def _local(model: str) -> Path:
+    """Where the base lies on this machine, if it does; nothing is ever fetched for a card."""
+    if model in shipped_bases():
+        return base_folder(model)
+    if model == SMOLLM:
+        return next(iter(sorted(cache_folder().glob("smollm2-*"))), Path("nowhere"))
+    if is_hub_id(model) and not Path(model).is_dir():
+        return _in_hub_cache(model)
+    return Path(model)
+
+
+def _in_hub_cache(model: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+
+    repository, _, revision = model.partition("@")
+    found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
+    return Path(found).parent if isinstance(found, str) else Path("nowhere")
 
 
 CONFIG_FILE = "run-config.toml"

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokencredit import own_version
 from tokencredit.errors import ConfigError
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
@@ -27,6 +26,7 @@ from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
 from tokencredit.stats import EXPLAINED
 from tokencredit.text import brief, visible_in
+from tokencredit.version import own_version
 
 
 class Difference(NamedTuple):

@@ -16,10 +16,10 @@ from tokencredit.config.credit import ProcessCredit
 from tokencredit.config.train import TrainConfig
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, marks_steps, verdicts
-from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
 
 

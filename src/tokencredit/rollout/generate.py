@@ -12,12 +12,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.rollout.multi_turn import hear, sample_turns
-from tokencredit.rollout.sampler import Sampled, sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Conversing, Demonstrating, DemonstratingTurns, Problem, Task, revision_prompt
 from tokencredit.types import Rollouts
+
+ROWS_AT_ONCE = 1024
+"""Responses sampled together: a larger batch costs memory and is no faster."""
 
 
 def respond(

@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.prompting import render_reply
-from tokencredit.rollout.sampler import Sampled, sample
+from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Conversing, Problem
 from tokencredit.types import Rollouts

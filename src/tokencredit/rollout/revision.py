@@ -14,11 +14,11 @@ from torch import Tensor
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, revision_prompt, verdicts
-from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
 
 

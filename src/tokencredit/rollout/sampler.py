@@ -8,7 +8,7 @@ it is what a scoring pass would find again, so none is needed.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.pipeline.guards import LOG_PROBS
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.types import Rollouts
 
@@ -76,12 +76,6 @@ class _Decoder:
         self.cache.batch_select_indices(rows)
         self.logits, self.hidden = self.logits[rows], self.hidden[rows]
         self.attention = None if self.attention is None else self.attention[rows]
-
-
-class Sampled(NamedTuple):
-    rollouts: Rollouts
-    evidence: TokenEvidence
-    """As seen while sampling; hidden states only where asked for."""
 
 
 def sample(

@@ -16,9 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import tokens_up_to_stop
-from tokencredit.rollout.sampler import Sampled
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts
 

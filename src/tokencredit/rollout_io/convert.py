@@ -1,20 +1,22 @@
-"""TRL's completions_*.parquet: step, prompt, completion, a column per reward function, columns logged by the user, advantage.
+"""What a converter hands back.
+
+Chat messages as the text a model is given.
+
+TRL's completions_*.parquet: step, prompt, completion, a column per reward function, columns logged by the user, advantage.
 
 verl's {step}.jsonl of logged generations: input, output, gts, score, step, and what the reward function adds.
 
-What a converter hands back.
-
-Chat messages as the text a model is given.
+Which format a file is in, told by its columns; any of them in the columns of a rollout file.
 """
 
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_io.read import Loaded
-from tokencredit.rollout_io.schema import Place, is_missing, listed, number, shortened, text
+from tokencredit.rollout_io.load import Loaded
+from tokencredit.rollout_io.schema import COLUMNS, Place, is_missing, listed, number, shortened, text
 
 
 class Converted(NamedTuple):
@@ -22,41 +24,6 @@ class Converted(NamedTuple):
     """In the columns of a rollout file, one for one."""
     notes: tuple[str, ...]
     """What the file could not tell, in words."""
-
-
-VERL_COLUMNS = frozenset({"input", "output", "score"})
-VERL_NOTE = (
-    "verl logs text without special tokens: the end token and the marks of a chat template are lost, every response is taken as "
-    "finished, and text is encoded anew"
-)
-
-
-def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
-    column = score or "score"
-    if column not in loaded.columns:
-        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {listed(loaded.columns)}")
-    rows: list[dict[str, Any]] = []
-    for place, row in zip(loaded.places, loaded.rows, strict=True):
-        prompt, response = text(place, row, "input"), text(place, row, "output")
-        if prompt is None or response is None:
-            raise place.wrong(f"{'input' if prompt is None else 'output'} is missing; verl writes both as text")
-        rows.append(
-            {
-                "step": row.get("step"),
-                "prompt": prompt,
-                "response": response,
-                "score": number(place, row, column),
-                "answer": _answer(place, row.get("gts")),
-            }
-        )
-    return Converted(rows, (VERL_NOTE,) if score is None else (VERL_NOTE, f"score is {column}"))
-
-
-def _answer(place: Place, truth: Any) -> str | None:
-    try:
-        return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # a date, bytes, lists in lists without end
-        raise place.wrong(f"gts is {shortened(truth)}, which cannot be written as JSON; give text") from None
 
 
 Render = Callable[[list[dict[str, Any]]], str]
@@ -163,3 +130,71 @@ def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
             "choose one with `tokencredit convert --score COLUMN`, or --score sum for their sum"
         )
     return numeric
+
+
+VERL_COLUMNS = frozenset({"input", "output", "score"})
+VERL_NOTE = (
+    "verl logs text without special tokens: the end token and the marks of a chat template are lost, every response is taken as "
+    "finished, and text is encoded anew"
+)
+
+
+def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
+    column = score or "score"
+    if column not in loaded.columns:
+        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {listed(loaded.columns)}")
+    rows: list[dict[str, Any]] = []
+    for place, row in zip(loaded.places, loaded.rows, strict=True):
+        prompt, response = text(place, row, "input"), text(place, row, "output")
+        if prompt is None or response is None:
+            raise place.wrong(f"{'input' if prompt is None else 'output'} is missing; verl writes both as text")
+        rows.append(
+            {
+                "step": row.get("step"),
+                "prompt": prompt,
+                "response": response,
+                "score": number(place, row, column),
+                "answer": _answer(place, row.get("gts")),
+            }
+        )
+    return Converted(rows, (VERL_NOTE,) if score is None else (VERL_NOTE, f"score is {column}"))
+
+
+def _answer(place: Place, truth: Any) -> str | None:
+    try:
+        return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # a date, bytes, lists in lists without end
+        raise place.wrong(f"gts is {shortened(truth)}, which cannot be written as JSON; give text") from None
+
+
+Foreign = Literal["trl", "verl"]
+Format = Literal["tokencredit", "trl", "verl"]
+
+MARKS: dict[Foreign, frozenset[str]] = {"trl": TRL_COLUMNS, "verl": VERL_COLUMNS}
+
+
+def format_of(loaded: Loaded) -> Format:
+    columns = set(loaded.columns)
+    if columns & {"response", "response_ids"}:
+        return "tokencredit"
+    for name in get_args(Foreign):
+        if columns >= MARKS[name]:
+            return name
+    raise ConfigError(
+        f"{loaded.path} is no rollout file: it holds {listed(loaded.columns)}; ours has prompt, response and score, "
+        + ", ".join(f"{name}'s {listed(sorted(marks))}" for name, marks in MARKS.items())
+    )
+
+
+def convert_rows(loaded: Loaded, kind: Foreign, *, score: str | None = None, render: Render | None = None) -> Converted:
+    absent = MARKS[kind] - set(loaded.columns) - ({"score"} if score else set())
+    if absent:
+        raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {listed(sorted(absent))}; it holds {listed(loaded.columns)}")
+    return from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl(loaded, score=score)
+
+
+def known_columns(loaded: Loaded) -> Converted:
+    """Rows of our own format without columns that mean nothing here."""
+    unknown = [column for column in loaded.columns if column not in COLUMNS]
+    rows = [{column: value for column, value in row.items() if column in COLUMNS} for row in loaded.rows]
+    return Converted(rows, (f"{len(unknown)} other columns are not read: {listed(unknown)}",) if unknown else ())

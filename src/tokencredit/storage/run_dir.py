@@ -24,6 +24,9 @@ from tokencredit.storage.table_file import best_suffix, write_table
 if TYPE_CHECKING:
     from tokencredit.types import StepPlan
 
+SOURCE = Path(__file__).resolve().parents[3]
+"""The checkout that holds src/tokencredit, where the package runs from one."""
+
 PACKAGES = (
     "tokencredit",
     "torch",
@@ -216,7 +219,7 @@ def describe_environment() -> dict[str, Any]:
 
 def _untracked() -> dict[str, str] | None:
     """Files of the package that git does not know, with their hashes: the diff is silent about them."""
-    source, package = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
+    source, package = SOURCE, SOURCE / "src" / "tokencredit"
     listed = _git("ls-files", "--others", "--exclude-standard", "--", str(package))
     if listed is None:
         return None
@@ -232,7 +235,7 @@ def _version(name: str) -> str | None:
 
 def _git(*arguments: str) -> str | None:
     """None where the package does not run from a checkout of its own source."""
-    source = Path(__file__).resolve().parents[2]
+    source = SOURCE
     if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
         return None
     try:

@@ -6,12 +6,9 @@ from typing import NamedTuple
 import torch
 
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import ROWS_AT_ONCE, respond
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.tasks import Problem, Task
-
-ROWS_AT_ONCE = 1024
-"""Responses sampled together: a larger batch costs memory and is no faster."""
 
 
 class Accuracy(NamedTuple):

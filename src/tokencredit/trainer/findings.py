@@ -32,8 +32,8 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
 from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, SampledEvidence, sample_evidence
-from tokencredit.trainer.recorder import TokenLabels
 from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Finding, StepPlan
 
 

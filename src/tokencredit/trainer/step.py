@@ -13,7 +13,7 @@ A batch on its way from rollouts to a planned update: each stage fills in more o
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -42,9 +42,11 @@ from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunFolder
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.checkpoint import StoredBatch
 from tokencredit.trainer.preflight import check_gold
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from tokencredit.trainer.checkpoint import StoredBatch
 
 
 class GatheredBatch(NamedTuple):
@@ -353,7 +355,7 @@ class Attempt:
     """None where nothing was learnt from: dynamic sampling or a balanced plan left nothing, or a guard refused all of it."""
     refusal: BadNumbersError | None = None
 
-    def gather(self, stepper: Stepper, kept: StoredBatch | None, tell: Tell) -> None:
+    def gather(self, stepper: Stepper, kept: "StoredBatch | None", tell: Tell) -> None:
         """A new batch, or the one that a checkpoint kept."""
         if kept is not None:
             self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_taken(kept.taken)

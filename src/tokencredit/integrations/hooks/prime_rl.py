@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tokencredit.config import Recipe
+from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.hooks.responses import credit_responses, finite_inside, objective_inputs, silenced
-from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.integrations.support import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_objective

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.hooks.responses import (
     compare_responses,
@@ -20,7 +21,6 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.integrations.support import EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config import Recipe
+from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.hooks.responses import (
     compare_responses,
@@ -26,7 +27,6 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.integrations.support import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
 from tokencredit.pipeline.build import build_correction, build_objective

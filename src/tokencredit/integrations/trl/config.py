@@ -15,10 +15,11 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from tokencredit.config import Kl, Recipe, keeps_queries
+from tokencredit.config.resolve import read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.recipe_source import read_recipe, refuse_ranks
 from tokencredit.integrations.support import refuse_recipe
+from tokencredit.pipeline.distributed import refuse_ranks
 from tokencredit.policy.policy import Policy, choose_device
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts

@@ -25,8 +25,8 @@ from tokencredit.timing import Stopwatch
 from tokencredit.trainer.callbacks import Listener
 from tokencredit.trainer.checkpoint import Progress, save_model
 from tokencredit.trainer.evaluate import Accuracy
-from tokencredit.trainer.recorder import label_tokens, token_columns
 from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.token_table import label_tokens, token_columns
 from tokencredit.types import StepResult
 
 PROGRESS_FILE = "run.json"

@@ -17,8 +17,8 @@ from trl import GRPOConfig
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
+from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.integrations.recipe_source import RecipeSource, read_recipe
 from tokencredit.integrations.trl import checkpoint as saved
 from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
 from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle

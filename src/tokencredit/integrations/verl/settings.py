@@ -6,8 +6,8 @@ from typing import NamedTuple
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tokencredit.config import Recipe
+from tokencredit.config.resolve import read_recipe
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.recipe_source import read_recipe
 from tokencredit.integrations.support import MODE, why_no_trainer
 from tokencredit.pipeline.build import build_objective, needed_evidence
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.kernels import why_no_triton
+from tokencredit.kernels.delta import reference
 
 
 @cache

@@ -14,7 +14,7 @@ from tokencredit.storage.atomic import write_whole
 from tokencredit.text import nearest
 
 if TYPE_CHECKING:
-    from tokencredit.lab.speed.run import Shown
+    from tokencredit.lab.speed.part import Shown
 
 EXIT_FAILED = 1
 """A part broke; the others were measured."""
@@ -94,7 +94,7 @@ def _write(path: Path | None, result: Mapping[str, Any]) -> None:
 
 def _microscope(options: MicroscopeOptions) -> int:
     from tokencredit.lab.speed.microscope import run_microscope
-    from tokencredit.lab.speed.run import in_range
+    from tokencredit.lab.speed.part import in_range
 
     result = run_microscope(
         steps=options.steps, repeats=options.repeats, seed=options.seed, device=options.device, recipe=options.recipe, report=print

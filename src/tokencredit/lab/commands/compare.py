@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokencredit.commands.flags import TrainingKind, parse_train
 from tokencredit.commands.run_folder import choose_folder
-from tokencredit.config.resume import anchored
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
@@ -19,7 +18,7 @@ from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, ch
 from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
 from tokencredit.lab.compare.runner import NowAndThen, execute, failures_of, refuse_in_use
 from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
-from tokencredit.models import pinned_name
+from tokencredit.models import anchored, pinned_name
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import describe_environment

@@ -20,9 +20,9 @@ from tokencredit.errors import ConfigError
 from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.storage.run_dir import RunFolder
 
-SOURCE = Path(__file__).resolve().parents[3]
+SOURCE = Path(__file__).resolve().parents[4]
 PACKAGE = "src/tokencredit"
-TELLS = tuple(f"{PACKAGE}/{part}" for part in ("bench/", "card/", "compare/", "report/", "commands/bench", "commands/compare"))
+TELLS = tuple(f"{PACKAGE}/{part}" for part in ("lab/", "report/"))
 """A run loads nothing of these while it trains. Which configuration they ask for is compared by itself."""
 
 

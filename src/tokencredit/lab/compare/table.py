@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tokencredit.lab.compare.pairs import TOLD
-from tokencredit.lab.pages import comparison
+from tokencredit.lab.pages import effects
 from tokencredit.text import brief, visible
 
 
@@ -67,11 +67,11 @@ def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
             _name(one),
             ", ".join(f"{rate:g}" for rate in one["rates"]),
             str(one["runs"]),
-            *(comparison.mean_and_spread(one[name], percent=True) for name in ("area", "final", "greedy", "pass_at_k")),
-            comparison.mean_and_spread(one["entropy"], digits=3),
-            comparison.mean_and_spread(one["length"]["after"]),
-            comparison.mean_and_spread(one["rollouts"], digits=0) if one["rollouts"]["sd"] else f"{one['rollouts']['mean']:,.0f}",
-            comparison.to_threshold(one["to_threshold"], one["runs"]),
+            *(effects.mean_and_spread(one[name], percent=True) for name in ("area", "final", "greedy", "pass_at_k")),
+            effects.mean_and_spread(one["entropy"], digits=3),
+            effects.mean_and_spread(one["length"]["after"]),
+            effects.mean_and_spread(one["rollouts"], digits=0) if one["rollouts"]["sd"] else f"{one['rollouts']['mean']:,.0f}",
+            effects.to_threshold(one["to_threshold"], one["runs"]),
         )
         for one in own
     ]
@@ -86,11 +86,11 @@ def _beside(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]], measures: dic
         (
             _name(one),
             str(found["area"]["pairs"]),
-            comparison.effect(measures["area"], found["area"]),
-            comparison.t_value(found["area"]),
-            comparison.improvement(found["area"]["improvement"]),
-            *(comparison.effect(measures[name], found[name]) for name in others),
-            *(comparison.seeds(found[name]["seeds_needed"]) for name in ("area", "to_threshold")),
+            effects.effect(measures["area"], found["area"]),
+            effects.t_value(found["area"]),
+            effects.improvement(found["area"]["improvement"]),
+            *(effects.effect(measures[name], found[name]) for name in others),
+            *(effects.seeds(found[name]["seeds_needed"]) for name in ("area", "to_threshold")),
         )
         for one, found in rows
     ]
@@ -103,12 +103,12 @@ def _rates(tuned: Sequence[dict[str, Any]], rates: Sequence[float]) -> Lines:
     for one in tuned:
         areas = {found["rate"]: found["area"] for found in one["areas"]}
         best = "–" if one["best"] is None else f"{one['best']:g}" + (" (edge)" if one["at_edge"] else "")
-        rows.append((visible(one["recipe"]), visible(one["base"]), *(comparison.share(areas[rate]) for rate in rates), best))
+        rows.append((visible(one["recipe"]), visible(one["base"]), *(effects.share(areas[rate]) for rate in rates), best))
     return headings, rows
 
 
 def _standings(standing: Sequence[dict[str, Any]]) -> Lines:
-    rows = [(visible(one["recipe"]), comparison.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
+    rows = [(visible(one["recipe"]), effects.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
     return ("recipe", "area", "went on"), rows
 
 

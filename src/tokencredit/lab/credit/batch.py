@@ -15,13 +15,12 @@ from tokencredit.forward.padded import TokenEvidence
 from tokencredit.lab.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import ROWS_AT_ONCE, respond
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
-from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 from tokencredit.types import Rollouts
 
 

@@ -16,6 +16,7 @@ from tokencredit.lab.credit.batch import Drawn, Facts, draw_batch
 from tokencredit.lab.credit.gradients import Reference, ReferenceSum, alike, gradients_of, stretched, together
 from tokencredit.lab.credit.intervals import Paired, surviving_t
 from tokencredit.lab.credit.measure import Clock, Measured, Subject, Tell, everybody
+from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import (
     Axes,
     Halves,
@@ -29,9 +30,8 @@ from tokencredit.lab.credit.quality import (
     without_entropy,
 )
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE, Assigning, Field, LeftOut
-from tokencredit.lab.credit.run import CreditOrder
+from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.seeds import derive_seed
-from tokencredit.trainer.evaluate import ROWS_AT_ONCE
 
 Found = Mapping[str, tuple[Sequence[Products], Products]]
 """Method -> products of each batch's gradient, and of their mean."""

@@ -18,13 +18,13 @@ from torch import Tensor
 from tokencredit.lab.credit.agreement import flat, known_tokens, share
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.lab.credit.intervals import Bounded, bounded
+from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE
-from tokencredit.lab.credit.run import CreditOrder
 from tokencredit.report.blocks import rounded
 from tokencredit.report.terminal import credit_legend, credit_line
 from tokencredit.rollout.grading import RIGHT
-from tokencredit.trainer.recorder import TokenLabels
+from tokencredit.trainer.token_table import TokenLabels
 
 STANDARD_ERRORS = 2.0
 """A token whose |A*| is less than so many of its standard errors is not told apart from one that decided nothing."""

@@ -13,13 +13,13 @@ from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
 from tokencredit.lab.credit.failures import anatomy_record
 from tokencredit.lab.credit.gradients import alike
 from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, Field, LeftOut, twins
-from tokencredit.lab.credit.run import CreditOrder
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
-from tokencredit.trainer.recorder import label_tokens
+from tokencredit.trainer.token_table import label_tokens
 
 Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""

@@ -1,7 +1,4 @@
-"""One HTML file from the JSON of `tokencredit compare`: curves, differences with their intervals, tables, settings.
-
-Numbers of a comparison as people read them, in a terminal and on the page. `measure` is what the JSON says of one.
-"""
+"""One HTML file from the JSON of `tokencredit compare`: curves, differences with their intervals, tables, settings."""
 
 import math
 import os
@@ -13,84 +10,16 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokencredit import own_version
 from tokencredit.config.syntax import settings_apart
 from tokencredit.errors import ConfigError
-from tokencredit.lab.pages import comparison
+from tokencredit.lab.pages import effects
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
 from tokencredit.text import brief, visible_in
-
-Measure = Mapping[str, Any]
-
-
-def share(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f}"
-
-
-def mean_and_spread(found: dict[str, float | None], *, percent: bool = False, digits: int = 1) -> str:
-    """`81.2 ± 1.4`; without a spread where there is one run."""
-    scale = 100 if percent else 1
-    if found["mean"] is None:
-        return "–"
-    middle = f"{scale * found['mean']:,.{digits}f}"
-    return middle if found["sd"] is None else f"{middle} ± {scale * found['sd']:,.{digits}f}"
-
-
-def to_threshold(found: dict[str, Any], runs: int) -> str:
-    """The median over runs, of which half or fewer may have got there."""
-    if found["median"] is None:
-        return f"{'no median' if found['reached'] else 'never'} ({found['reached']}/{runs})"
-    return f"{found['median']:,.0f}" + ("" if found["reached"] == runs else f" ({found['reached']}/{runs})")
-
-
-def effect(measure: Measure, found: dict[str, Any]) -> str:
-    """`+1.3 [+0.4, +2.2]` in points, `×0.84 [0.78, 0.91]` for rollouts; `≥` or `≤` where runs never got there."""
-    if not found["pairs"]:
-        return "–"
-    low, high, interval = found["low"], found["high"], found["interval"]
-    ends = [_end(measure, interval[0], "−∞" if not measure["ratio"] else "0"), _end(measure, interval[1], "∞")]
-    between = f"[{ends[0]}, {ends[1]}]"
-    sign = "×" if measure["ratio"] else ""
-    if low is not None and low == high:
-        return f"{sign}{_end(measure, low, '')} {between}"
-    if low is None and high is None:
-        return f"cannot be told ({told_never(found['never'])})"
-    bound = f"≥ {sign}{_end(measure, low, '')}" if high is None else f"≤ {sign}{_end(measure, high, '')}"
-    return f"{bound} {between} ({told_never(found['never'])})"
-
-
-def told_never(never: dict[str, int]) -> str:
-    said = {"recipe": "never got there", "reference": "reference never", "both": "neither"}
-    return ", ".join(f"{count} {said[who]}" for who, count in never.items() if count)
-
-
-def _end(measure: Measure, value: float | None, otherwise: str) -> str:
-    if value is None:
-        return otherwise
-    if measure["ratio"]:
-        return f"{math.exp(value):.2f}"
-    return f"{100 * value:+.1f}" if measure["percent"] else f"{value:+.3f}"
-
-
-def t_value(found: dict[str, Any]) -> str:
-    return "–" if found["t"] is None else f"{found['t']:+.1f}"
-
-
-def improvement(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "–"
-    low, high = found["interval"]
-    return f"{found['probability']:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def seeds(found: dict[str, int | None]) -> str:
-    """For a tenth / for what was seen."""
-    return " / ".join("–" if found[name] is None else str(found[name]) for name in ("tenth", "seen"))
-
+from tokencredit.version import own_version
 
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)
@@ -150,7 +79,7 @@ def render(told: Mapping[str, Any]) -> str:
         script=Markup(script),
         told=shown_of,
         summary=summary,
-        effects=comparison,
+        effects=effects,
         curves={base: _figures(summary["curves"].get(base, []), summary["reference"]) for base in bases},
         without_charts="" if can_draw() else WITHOUT,
         places=[(title, _compared(summary, base), forests(summary, base)) for title, base in places],
@@ -190,7 +119,7 @@ def _forest(measure: Mapping[str, Any], rows: Sequence[tuple[dict[str, Any], dic
         if measure["ratio"] and side != "none":
             side = "down" if side == "up" else "up"
         bound = found["high"] if found["low"] is None else found["low"]
-        told = comparison.effect(measure, found) + ("" if found["t"] is None else f", t {comparison.t_value(found)}")
+        told = effects.effect(measure, found) + ("" if found["t"] is None else f", t {effects.t_value(found)}")
         marks.append(
             Mark(
                 one["recipe"],

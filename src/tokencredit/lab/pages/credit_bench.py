@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tokencredit import own_version
 from tokencredit.report.blocks import page_json
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
 from tokencredit.storage.atomic import write_whole
 from tokencredit.text import visible_in
+from tokencredit.version import own_version
 
 SCRIPTS = ("dom.js", "scales.js", "detail.js", "anatomy.js")
 """Colours, legends and numbers are those of a run's token view."""

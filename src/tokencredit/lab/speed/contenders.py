@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, OurPath, Prepared, bench_config, prepare
-from tokencredit.lab.speed.run import Bench, gib, ms
+from tokencredit.lab.speed.part import Bench, gib, ms
 from tokencredit.lab.speed.timing import Tried, allocated, free, peak_bytes, ran_out, seconds, try_once
 from tokencredit.lab.speed.trl_loss import TrlKnobs, TrlPath, load_trl, why_no_trl
 from tokencredit.lab.speed.workload import Batch, Load, Shape, build_model, make_tokenizer

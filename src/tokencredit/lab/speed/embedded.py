@@ -16,7 +16,7 @@ from tokencredit.config import knobs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.lab.speed.run import Result, Shown, in_range
+from tokencredit.lab.speed.part import Result, Shown, in_range
 from tokencredit.lab.speed.timing import spread
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import StageState

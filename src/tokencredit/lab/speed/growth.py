@@ -11,7 +11,7 @@ import torch
 
 from tokencredit.forward.modes import choose_passes
 from tokencredit.lab.speed.our_update import OurPath, bench_config
-from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms
+from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms
 from tokencredit.lab.speed.timing import Call, allocated, free, peak_bytes, ran_out
 from tokencredit.lab.speed.trl_loss import TrlKnobs, TrlPath, why_no_trl
 from tokencredit.lab.speed.whole_step import Training, load_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.kernels import token_statistics
-from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import Call, allocated, enough_calls, free, in_turns, peak_bytes, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
 

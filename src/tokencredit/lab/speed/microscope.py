@@ -13,8 +13,8 @@ from tokencredit.pipeline.credit import StageState
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.findings import judge
-from tokencredit.trainer.recorder import label_tokens
 from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.token_table import label_tokens
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import choose_passes
 from tokencredit.forward.padded import TokenEvidence
-from tokencredit.lab.speed.run import Bench
+from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer

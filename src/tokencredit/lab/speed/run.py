@@ -2,8 +2,6 @@
 
 On a GPU every part but `embedded` runs by default; on a CPU the same parts run on little work when they are named, which
 tests them and says nothing of speed. Contenders take turns, and what is reported are medians with their range.
-
-What every part of the speed benchmark is given, and the form in which it shows what it found.
 """
 
 import time
@@ -19,72 +17,17 @@ import torch
 
 from tokencredit.errors import ConfigError
 from tokencredit.lab.speed import embedded
-from tokencredit.lab.speed.timing import Ceilings, measure_ceilings
-from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, Shape, find_shapes
+from tokencredit.lab.speed.part import Bench, Shown
+from tokencredit.lab.speed.timing import measure_ceilings
+from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
 from tokencredit.policy.policy import choose_device
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.text import nearest
 
-
-class Bench(NamedTuple):
-    device: torch.device
-    shapes: tuple[Shape, ...]
-    """The first is measured by every part that measures models, the others by those that compare them."""
-    repeats: int
-    seed: int
-    ceilings: Ceilings
-    report: Callable[[str], None]
-
-    @property
-    def small(self) -> bool:
-        """On a CPU the same code runs on little work: that tests the benchmark, and says nothing of speed."""
-        return self.device.type != "cuda"
-
-    @property
-    def dtype(self) -> str:
-        return "float32" if self.small else "bfloat16"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return torch.float32 if self.small else torch.bfloat16
-
-
-class Shown(NamedTuple):
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    notes: tuple[str, ...] = ()
-
-
-Result = dict[str, Any]
-
-
-def ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.2f} ms"
-
-
-def gib(count: float | None) -> str:
-    return "-" if count is None else f"{count / 2**30:.2f} GiB"
-
-
-def times(spread: dict[str, float] | None) -> str:
-    """A ratio with its range over the repeats."""
-    return "-" if spread is None else f"{spread['median']:.2f}x ({spread['low']:.2f}-{spread['high']:.2f})"
-
-
-def in_range(spread: dict[str, float], factor: float, unit: str) -> str:
-    low, mid, high = (f"{factor * spread[key]:.2f}" for key in ("low", "median", "high"))
-    return f"{mid}{unit} ({low} to {high} over repeats)"
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
 ON_SHAPES = {
-    "update": "update_path",
-    "delta": "delta_cost",
-    "head": "head",
+    "update": "update",
+    "delta": "delta",
+    "head": "lm_head",
     "sampling": "sampling",
     "step": "whole_step",
     "growth": "growth",

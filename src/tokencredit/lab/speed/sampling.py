@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import Call, Ceilings, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.lab.speed.workload import Load, Row, Shape, build_model, forward_flops, make_batch, make_policy
 from tokencredit.policy.policy import Policy

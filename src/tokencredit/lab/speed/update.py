@@ -18,7 +18,7 @@ import torch
 
 from tokencredit.lab.speed.contenders import Contest, trl_settings
 from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, OurPath, bench_config, load_of, prepare
-from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import compiled_graphs, free, in_turns, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_batch, update_flops

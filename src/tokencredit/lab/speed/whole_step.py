@@ -10,7 +10,7 @@ from typing import Any
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS
-from tokencredit.lab.speed.run import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
 from tokencredit.lab.speed.workload import Load, RandomRewards, Shape, save_model
 from tokencredit.pipeline.credit import StageState

@@ -15,16 +15,18 @@ from torch.nn.functional import pad
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenEvidence
 from tokencredit.pipeline.guards import LOG_PROBS
-from tokencredit.policy.policy import Policy
+from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Weights, Workspace, bytes_for
 from tokencredit.rollout.cuda_graph.polling import Lookout
 from tokencredit.rollout.cuda_graph.steps import Steps, draw_tokens, read_prompts, slot_counts
 from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
-from tokencredit.rollout.sampler import Sampled, sample_plainly
+from tokencredit.rollout.sampler import sample_plainly
 from tokencredit.types import Rollouts
 
 Backend = Literal["fast", "plain"]
+BACKENDS: dict[Backend, str] = {"fast": "triton_launch", "plain": "reference"}
+"""Backend to the module of `kernels/decode` that has it."""
 
 INTERVAL = 16
 """Steps between two looks of the host."""
@@ -91,7 +93,7 @@ class FastSampler:
             raise ConfigError(f"the fast sampler cannot run this model: {reason}")
         self.model = policy.model
         self.backend: Backend = backend
-        self.kernels = import_module(f"tokencredit.kernels.decode.{backend}")
+        self.kernels = import_module(f"tokencredit.kernels.decode.{BACKENDS[backend]}")
         self.interval, self.memory_share, self.most_rows = interval, memory_share, most_rows
         self._known: dict[tuple[torch.device, torch.dtype], bool] = {}
         self._weights: Weights | None = None
