@@ -25,7 +25,7 @@ def test_a_run_loads_nothing_of_what_only_tells_of_it(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[1],
     ).stdout
     loaded = [PACKAGE + line.partition(PACKAGE)[2] for line in said.splitlines() if PACKAGE in line]
-    assert f"{PACKAGE}/engine/local/train.py" in loaded
+    assert f"{PACKAGE}/trainer/loop.py" in loaded
     assert [path for path in loaded if not trains(path)] == []
     assert not any(trains(f"{part}x.py") for part in TELLS)
 

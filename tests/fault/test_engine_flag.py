@@ -123,6 +123,6 @@ def test_the_local_engine_trains_no_other_engines_configuration(tmp_path: Path) 
     from tokencredit import train
     from tokencredit.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=r"engine is 'trl', but this is the local engine; call tokencredit\.engine\.trl\.run\.train"):
+    with pytest.raises(ConfigError, match=r"engine is 'trl', .* call tokencredit\.integrations\.trl\.run\.train"):
         train(resolve([{"engine": "trl"}]), tmp_path / "run")
     assert not (tmp_path / "run").exists()

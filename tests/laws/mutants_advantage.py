@@ -53,21 +53,8 @@ def advantage_of(table, kind: str, inputs: AdvantageInputs, **options: Any) -> T
 MODULES = (
     "masked",
     "advantage.base",
-    "advantage.base",
     "advantage.whitened",
     "advantage.fade",
-    "advantage.group",
-    "advantage.group",
-    "advantage.group",
-    "advantage.whitened",
-    "advantage.whitened",
-    "advantage.group",
-    "advantage.group",
-    "advantage.group",
-    "advantage.fade",
-    "advantage.fade",
-    "advantage.fade",
-    "advantage.group",
     "advantage.group",
     "advantage",
 )
@@ -152,7 +139,7 @@ BATCH_LEVEL: dict[str, Edit] = {
     "a dead group keeps its rounding": Edit(
         "advantage.whitened", "torch.where(std > 0, value - mean, torch.zeros_like(value))", "value - mean"
     ),
-    "boost counts ungraded responses": Edit("advantage.group", "graded.sum(dtype=value.dtype) /", "len(value) /"),
+    "boost counts ungraded responses": Edit("advantage.group", "graded.sum(dtype=value.dtype) /", "len(value) /", inside="gpg_advantage"),
     "boost by positive rewards": Edit("advantage.group", "graded & (value != 0)", "graded & (value > 0)"),
     "boost per group": Edit(
         "advantage.group",
@@ -223,7 +210,7 @@ POWER: dict[str, Edit] = {
     "delta is turned over": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha, delta=1 / delta)"),
     "delta for both sides": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha) / delta"),
     "delta to the power of alpha": Edit("advantage.fade", "alpha=alpha, delta=delta)", "alpha=alpha, delta=delta**alpha)"),
-    "failures weigh more unasked": Edit("advantage.fade", "delta: float = 1.0", "delta: float = 0.5"),
+    "failures weigh more unasked": Edit("advantage.fade", "delta: float = 1.0", "delta: float = 0.5", inside="power_advantage"),
 }
 """Sign beside difficulty."""
 

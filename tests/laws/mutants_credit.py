@@ -6,13 +6,9 @@ from laws.source_edits import Edit, loaded_with
 
 MODULES = (
     "credit.masks",
-    "credit.masks",
     "credit.ktae",
-    "credit.ktae",
-    "credit.masks",
-    "credit.masks",
     "credit.process",
-    "repair_bonus",
+    "shape",
     "rollout.revision",
 )
 """In an order in which every module comes after those that it imports."""
@@ -141,12 +137,12 @@ STEPS: dict[str, Edit] = {
 """Where a step begins, and what its ends are worth."""
 
 REPAIRS: dict[str, Edit] = {
-    "successes are paid too": Edit("repair_bonus", "score <= correct_above", "~score.isnan()"),
-    "the ungraded are failures": Edit("repair_bonus", "score <= correct_above", "~(score > correct_above)"),
-    "a bonus for any repair": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
-    "the repair is worth a whole success": Edit("repair_bonus", "weight * repair_value * repaired", "weight * repaired"),
-    "weight is ignored": Edit("repair_bonus", "weight * repair_value * repaired", "repair_value * repaired"),
-    "hopeless failures pay": Edit("repair_bonus", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
+    "successes are paid too": Edit("shape", "score <= correct_above", "~score.isnan()"),
+    "the ungraded are failures": Edit("shape", "score <= correct_above", "~(score > correct_above)"),
+    "a bonus for any repair": Edit("shape", "repair_value * repaired.double()", "repair_value * (repaired > 0).double()"),
+    "the repair is worth a whole success": Edit("shape", "weight * repair_value * repaired", "weight * repaired"),
+    "weight is ignored": Edit("shape", "weight * repair_value * repaired", "repair_value * repaired"),
+    "hopeless failures pay": Edit("shape", "repair_value * repaired.double()", "repair_value * (repaired.double() - 0.5)"),
     "insertions leave no mark": Edit(
         "rollout.revision",
         "        marked[min(",

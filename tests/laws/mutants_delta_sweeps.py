@@ -10,8 +10,15 @@ from tokencredit.credit import CreditInputs
 from tokencredit.credit.features import DeviceFeatures
 
 MODULES = (
-    "credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.features", "credit.delta.layout",
-    "credit.delta.batched_vectors", "credit.delta.batched", "credit.delta.vectors", "credit.delta.dispatch", "credit.delta",
+    "credit.delta.vectors",
+    "credit.delta.accumulators",
+    "credit.delta.algorithm",
+    "credit.features",
+    "credit.delta.layout",
+    "credit.delta.batched_vectors",
+    "credit.delta.batched",
+    "credit.delta.dispatch",
+    "credit.delta",
 )  # fmt: skip
 """In the order in which they import one another."""
 

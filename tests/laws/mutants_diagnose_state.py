@@ -8,7 +8,6 @@ MODULES = (
     "diagnose.head_kernel",
     "diagnose.coupling",
     "diagnose.masses",
-    "diagnose.masses",
     "diagnose.entropy",
     "diagnose.value",
 )

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.source_edits import Edit, loaded_with
 
-MODULES = tuple(f"objective.{name}" for name in ("whole_step", "covariance", "clip_cov", "kl_cov", "dfpo", "fipo"))
+MODULES = tuple(f"objective.{name}" for name in ("covariance", "dfpo", "fipo"))
 """In the order in which they import one another."""
 
 
@@ -37,10 +37,14 @@ CHOICE: dict[str, Edit] = {
     "no lower end of the band": Edit("objective.covariance", " & (covariance > cov_low)", ""),
     "the first candidates are drawn": Edit("objective.covariance", "lots(tokens.name[candidates], seed=seed)", "candidates"),
     "lots by position alone": Edit("objective.covariance", "lots(tokens.name[candidates],", "lots(tokens.name[candidates] % 2**32,"),
-    "share of the candidates": Edit("objective.covariance", "number_of(tokens, share)", "max(int(share * len(candidates)), 1)"),
+    "share of the candidates": Edit(
+        "objective.covariance", "number_of(tokens, share)", "max(int(share * len(candidates)), 1)", inside="clip_cov"
+    ),
     "drawn tokens keep their loss": Edit("objective.covariance", ".masked_fill(is_chosen(inputs, statistic), 0.0)", ""),
     "the smallest covariances": Edit("objective.covariance", "descending=True", "descending=False"),
-    "covariance without its sign": Edit("objective.covariance", "credit_covariance(tokens)", "credit_covariance(tokens).abs()"),
+    "covariance without its sign": Edit(
+        "objective.covariance", "credit_covariance(tokens)", "credit_covariance(tokens).abs()", inside="kl_cov"
+    ),
     "everybody is penalised": Edit("objective.covariance", " * is_chosen(inputs, statistic)", ""),
     "drift with its sign": Edit("objective.covariance", "(inputs.logp - old_logp).abs()", "(inputs.logp - old_logp)"),
     "penalised tokens need no pass": Edit(

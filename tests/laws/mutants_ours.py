@@ -14,7 +14,6 @@ MODULES = (
     "credit.ntf_keep",
     "credit.siblings",
     "credit.sibling_credit",
-    "credit.sibling_credit",
 )
 """In an order in which every module comes after those that it imports."""
 

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from laws.source_edits import Edit, loaded_with
 from tokencredit.types import StepPlan
 
-MODULES = ("batching.deal", "batching.deal", "batching.deal", "batching.reward_balanced", "batching")
+MODULES = (
+    "batching.deal",
+    "batching.reward_balanced",
+    "batching",
+)
 """In the order in which they import one another."""
 
 

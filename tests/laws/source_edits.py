@@ -1,5 +1,6 @@
 """Mutants made from the real source: one place changed, loaded beside the real modules. A place that has gone is an error, not a pass."""
 
+import ast
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,21 @@ class Edit(NamedTuple):
     """Below the package: "credit.masks"."""
     right: str
     wrong: str
+    inside: str | None = None
+    """The function or class that holds the place, where the text stands in several."""
+
+
+def edited(source: str, edit: Edit) -> str:
+    """The source with the one place changed; a place that is not there, or there twice, is an error."""
+    start, end = 0, len(source)
+    if edit.inside is not None:
+        (found,) = (node for node in ast.parse(source).body if getattr(node, "name", None) == edit.inside)
+        lines = source.splitlines(keepends=True)
+        start, end = (sum(map(len, lines[:line])) for line in (found.lineno - 1, found.end_lineno))
+    part = source[start:end]
+    if part.count(edit.right) != 1:
+        raise ValueError(f"{edit.module} holds {edit.right!r} {part.count(edit.right)} times; a mutant needs it once")
+    return source[:start] + part.replace(edit.right, edit.wrong) + source[end:]
 
 
 def loaded_with(modules: Sequence[str], edit: Edit | None = None) -> SimpleNamespace:
@@ -25,14 +41,12 @@ def loaded_with(modules: Sequence[str], edit: Edit | None = None) -> SimpleNames
         raise ValueError(f"an edit of {edit.module} would change nothing; loaded are {', '.join(modules)}")
     names: dict[str, object] = {}
     with mock.patch.dict(sys.modules):
-        for module in modules:
+        for module in dict.fromkeys(modules):
             qualified = f"tokencredit.{module}"
             path = Path(str(importlib.import_module(qualified).__file__))
             source = path.read_text()
             if edit is not None and edit.module == module:
-                if source.count(edit.right) != 1:
-                    raise ValueError(f"{module} holds {edit.right!r} {source.count(edit.right)} times; a mutant needs it once")
-                source = source.replace(edit.right, edit.wrong)
+                source = edited(source, edit)
             sys.modules[qualified] = ModuleType(qualified)
             exec(compile(source, path, "exec"), vars(sys.modules[qualified]))
             names |= vars(sys.modules[qualified])

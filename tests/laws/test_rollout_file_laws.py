@@ -18,7 +18,10 @@ from tokencredit.errors import ConfigError
 from tokencredit.types import Rollouts
 
 MODULES = (
-    "rollout_io.schema", "rollout_io.read", "rollout_io.schema", "rollout_io.read", "rollout_io.write", "rollout_io.write",
+    "rollout_io.schema",
+    "rollout_io.load",
+    "rollout_io.read",
+    "rollout_io.write",
 )  # fmt: skip
 """In an order in which every module comes after those that it imports."""
 
@@ -30,7 +33,7 @@ MUTANTS = {
         "rollout_io.read", "row.prompt_ids if row.group is None else row.group", "row.prompt_ids"
     ),
     "JSON lines backwards": Edit(
-        "rollout_io.read", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
+        "rollout_io.load", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
     ),
     "the mask is not written": Edit("rollout_io.write", '"mask": inside,', '"mask": [True] * length,'),
     "the mask is not read": Edit("rollout_io.schema", 'switches(place, cells, "mask", length) or', "False or"),

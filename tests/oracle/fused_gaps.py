@@ -10,7 +10,7 @@ from tokencredit.credit.delta import triton
 from tokencredit.kernels.delta import reference
 
 FOLDER = Path(reference.__file__).parent
-SOURCES = {"rows": FOLDER / "rows.py", "scores": FOLDER / "scores.py", "fused": Path(triton.__file__)}
+SOURCES = {"rows": FOLDER / "triton_layout.py", "scores": FOLDER / "triton_scores.py", "fused": Path(triton.__file__)}
 
 
 def interpreted(changed: dict[str, tuple[dict[str, Path], str | None]]) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tokencredit.kernels.delta import reference
 
-SOURCE = Path(reference.__file__).with_name("sweeps.py")
+SOURCE = Path(reference.__file__).with_name("triton_sweeps.py")
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "lanes are not summed": ("tile_sums", "total += own[:, None] * block", "total = own[:, None] * block"),

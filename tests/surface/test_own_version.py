@@ -13,5 +13,5 @@ def test_installed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("tokencredit.version", nowhere)
+    monkeypatch.setattr("tokencredit.version.version", nowhere)
     assert own_version() == "from source"

@@ -14,8 +14,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tokencredit.analysis.measure import Measured
-from tokencredit.analysis.suitability import Verdict
 from tokencredit.commands.eval_settings import EvaluateOptions, Setting, is_run, parse_evaluate, stored_layer
 from tokencredit.commands.run_folder import check_new_file
 from tokencredit.config import knobs
@@ -46,7 +44,6 @@ def run(arguments: Sequence[str]) -> int:
         check_out(options.responses, force=options.force)
     found, rows = _measured(model, options, settings)
     from tokencredit.analysis.suitability import best_of, judge, ladder_of
-    from tokencredit.commands.evaluate import print_found
 
     verdicts = [judge(measured, setting.config.task) for measured, setting in zip(found, settings, strict=True)]
     best = best_of(found) if options.vary is not None else None
@@ -172,7 +169,7 @@ def _as_json(
 
 
 def print_found(
-    model: str, settings: Sequence[Setting], found: Sequence[Measured], verdicts: Sequence[Verdict], *, split: str, best: int | None
+    model: str, settings: Sequence[Setting], found: Sequence["Measured"], verdicts: Sequence["Verdict"], *, split: str, best: int | None
 ) -> None:
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=160)
@@ -216,13 +213,13 @@ def _with_interval(name: str, estimate: Estimate) -> tuple[str, str, str]:
     return name, _percent(estimate.value), f"{_percent(estimate.low)} to {_percent(estimate.high)}"
 
 
-def _line(setting: Setting, measured: Measured, verdict: Verdict) -> tuple[str, ...]:
+def _line(setting: Setting, measured: "Measured", verdict: "Verdict") -> tuple[str, ...]:
     shown = (measured.greedy, measured.pass_at[1], measured.pass_at[measured.samples], measured.mixed)
     cells = [f"{_percent(one.value)} ({100 * one.low:.0f} to {100 * one.high:.0f})" for one in shown]
     return visible(setting.name), *cells, verdict.kind
 
 
-def _rows(measured: Measured) -> list[tuple[str, ...]]:
+def _rows(measured: "Measured") -> list[tuple[str, ...]]:
     rows = [_with_interval("greedy", measured.greedy)]
     rows += [_with_interval(f"pass@{k}{' (one sample)' if k == 1 else ''}", estimate) for k, estimate in measured.pass_at.items()]
     rows.append(_with_interval(f"mixed groups of {measured.group_size}", measured.mixed))

@@ -6,15 +6,17 @@ Rollouts in memory -> rows of a rollout file.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from jaxtyping import Float
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_io.schema import COLUMNS
 from tokencredit.storage.table_file import write_table
-from tokencredit.types import Rollouts
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from tokencredit.types import Rollouts
 
 SUFFIXES = (".parquet", ".jsonl")
 
@@ -56,11 +58,11 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]], *, force: bo
 
 
 def rollout_rows(
-    rollouts: Rollouts,
-    score: Float[Tensor, " seq"],
+    rollouts: "Rollouts",
+    score: 'Float[Tensor, " seq"]',
     *,
-    reward: Float[Tensor, " seq"] | None = None,
-    advantage: Float[Tensor, " seq"] | None = None,
+    reward: 'Float[Tensor, " seq"] | None' = None,
+    advantage: 'Float[Tensor, " seq"] | None' = None,
     token_class: Sequence[Sequence[str]] | None = None,
     prompts: Sequence[str | None] | None = None,
     responses: Sequence[str | None] | None = None,

@@ -1,0 +1,1 @@
+"""Old path of `tokencredit.integrations.verl`."""
