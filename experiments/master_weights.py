@@ -20,10 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tokencredit import resolve, train
 from tokencredit.config.resolve import read_toml
-from tokencredit.forward.padded import trained_parameters
+from tokencredit.forward.padded import trainable_parameters
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import describe_environment
-from tokencredit.trainer.callbacks import NobodyWatching
+from tokencredit.trainer.callbacks import NoCallback
 from tokencredit.trainer.evaluate import Accuracy
 
 WEIGHTS = ("float32", "bfloat16", "bfloat16-stochastic")
@@ -34,11 +34,11 @@ class Changed:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.start = {name: value.detach().to("cpu", copy=True) for name, value in trained_parameters(policy.model).items()}
+        self.start = {name: value.detach().to("cpu", copy=True) for name, value in trainable_parameters(policy.model).items()}
 
     def shares(self) -> dict[str, float]:
         kept, read, count = 0, 0, 0
-        for name, value in trained_parameters(self.policy.model).items():
+        for name, value in trainable_parameters(self.policy.model).items():
             now, before = value.detach().cpu(), self.start[name]
             kept += int((now != before).sum())
             read += int((now.bfloat16() != before.bfloat16()).sum())
@@ -46,14 +46,14 @@ class Changed:
         return {"kept": kept / count, "read_in_bfloat16": read / count}
 
 
-class Watcher(NobodyWatching):
+class Watcher(NoCallback):
     """Remembers the weights that the run began with, and looks at them once more after the first optimizer step."""
 
     def __init__(self) -> None:
         self.changed: Changed | None = None
         self.first: dict[str, float] | None = None
 
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+    def on_train_begin(self, policy: Policy, before: Accuracy, step: int) -> None:
         self.changed = Changed(policy)
 
     def after_an_optimizer_step(self, *_: Any) -> None:

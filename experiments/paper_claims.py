@@ -25,7 +25,7 @@ from tokencredit.lab.commands.compare_options import watching
 from tokencredit.lab.compare.design import Key, PlannedRun
 from tokencredit.lab.compare.results import Code, Row, code_of, same_code
 from tokencredit.lab.compare.runner import execute, failures_of
-from tokencredit.storage.atomic import write_whole
+from tokencredit.storage.atomic import atomic_write
 from tokencredit.storage.run_dir import describe_environment
 
 
@@ -99,7 +99,7 @@ def _train(studies: list[Study], runs: list[PlannedRun], options: argparse.Names
                 "missing": len(own) - len(there) - len(failed),
                 "rows": there,
             }
-            write_whole(options.out / f"{study.name}.json", json.dumps(document, indent=1) + "\n")
+            atomic_write(options.out / f"{study.name}.json", json.dumps(document, indent=1) + "\n")
 
     def finish(planned: PlannedRun) -> Row | None:
         # Trained just now: used even if somebody edited the package meanwhile; the row says by which code.

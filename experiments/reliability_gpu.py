@@ -21,10 +21,10 @@ from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
-from tokencredit.trainer.callbacks import NobodyWatching
+from tokencredit.trainer.callbacks import NoCallback
 from tokencredit.trainer.checkpoint import Progress, load_optimizer, save_checkpoint
 from tokencredit.trainer.loop import train
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 
 SMOLLM2_SHAPE = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -88,7 +88,7 @@ def resumed(scratch: Path) -> dict[str, Any]:
     config = large(sampling={"prompts": 32, "group_size": 8}, steps=4)
     for name in ("whole", "again"):
         train(config, scratch / name)
-    stop, taken, step = StopRequest(), [0], torch.optim.AdamW.step
+    stop, taken, step = StopSignal(), [0], torch.optim.AdamW.step
 
     def counting(self: Any, *given: Any) -> Any:
         taken[0] += 1
@@ -97,7 +97,7 @@ def resumed(scratch: Path) -> dict[str, Any]:
         return step(self, *given)
 
     torch.optim.AdamW.step = counting
-    assert train(config, scratch / "cut", NobodyWatching(), stop).interrupted
+    assert train(config, scratch / "cut", NoCallback(), stop).interrupted
     torch.optim.AdamW.step = step
     at = newest(scratch / "cut").name
     train(config, scratch / "cut", resume=True)

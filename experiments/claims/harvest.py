@@ -10,7 +10,7 @@ from typing import Any
 from claims.planning import digest
 from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.lab.compare.results import Code, Row, look
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 FORMAT, DECISIVE = ("preamble", "separator"), ("result",)
 """Token classes of `steps`: free choices, and the digits that are right or wrong."""
@@ -22,7 +22,7 @@ def harvest(run: PlannedRun, runs: Path, code: Code, *, any_code: bool = False) 
     found = look(folder, run, code)
     if found.row is None or (found.state != "done" and not any_code):
         return None
-    metrics = RunFolder(folder).read("metrics.jsonl")
+    metrics = RunDir(folder).read("metrics.jsonl")
     looks = [seen_of(json.loads(file.read_text(encoding="utf-8"))) for file in sorted((folder / "findings").glob("step-*.json"))]
     evaluated = [row for row in metrics if "held_out/sampled" in row]
     return {

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 
 from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, EXIT_STORAGE, ConfigError, GuardError, StorageError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 COMMANDS = {
     "train": "train a policy with token-level credit; with no argument, the embedded default",
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
         return EXIT_OK
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"tokencredit: no command {name!r}; {nearest(name, COMMANDS)}", file=sys.stderr)
+        print(f"tokencredit: no command {name!r}; {suggest(name, COMMANDS)}", file=sys.stderr)
         return EXIT_BAD_INPUT
     package = "tokencredit.lab.commands" if name in IN_THE_LAB else "tokencredit.commands"
     return import_module(f"{package}.{name}").run(rest)
@@ -56,9 +56,9 @@ def run(arguments: list[str]) -> int:
 
 def _complain(problem: Exception, how: str = "") -> None:
     """A message may quote a file or a model; what it quotes must not steer the terminal."""
-    from tokencredit.text import visible
+    from tokencredit.text import sanitize
 
-    said = "\n".join(visible(line) for line in str(problem).split("\n"))
+    said = "\n".join(sanitize(line) for line in str(problem).split("\n"))
     print(f"tokencredit: {how}{said}", file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` where something is close, else the list of what there is."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -27,7 +27,7 @@ MARKS_IN_A_ROW = 2
 LONGEST = 2000
 
 
-def visible(text: str) -> str:
+def sanitize(text: str) -> str:
     """`⏎` for a newline, `␀`-like signs for controls, `⟨U+202E⟩` for the rest that hides, `◌` under a mark with nothing to sit on.
 
     More than two combining marks in a row are spelled out too: piled up they would cover the lines above.
@@ -53,16 +53,16 @@ def visible(text: str) -> str:
 def brief(text: str, longest: int = 400) -> str:
     """Visible, and with its end left out where it is longer than a person would read in a sentence or a table."""
     if len(text) <= longest:
-        return visible(text)
-    return f"{visible(text[:longest])}… ({len(text) - longest:,} more characters)"
+        return sanitize(text)
+    return f"{sanitize(text[:longest])}… ({len(text) - longest:,} more characters)"
 
 
-def visible_in(value: object) -> object:
+def sanitize_values(value: object) -> object:
     """Every string inside lists and tables, keys included, visible and not longer than LONGEST."""
     if isinstance(value, str):
         return brief(value, LONGEST)
     if isinstance(value, dict):
-        return {brief(str(key), LONGEST): visible_in(inner) for key, inner in value.items()}
+        return {brief(str(key), LONGEST): sanitize_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [visible_in(inner) for inner in value]
+        return [sanitize_values(inner) for inner in value]
     return value

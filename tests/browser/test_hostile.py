@@ -12,7 +12,7 @@ from browser.hostile import PAYLOADS, Attack, hostile_config, hostile_diagnosis,
 from browser.made_up_run import make_run
 from tokencredit.report import blocks, write_report
 from tokencredit.report import page as writing
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 READ = """() => {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT, (node) =>
@@ -95,7 +95,7 @@ def test_every_text_of_a_run_is_shown_and_none_of_it_acts(open_page: OpenPage, t
         said += "\n".join(texts(page))
     # Names of findings are paths, whose parts the page sets apart.
     said = said.replace(" \u203a ", "/")
-    assert [place for place, text in attack.texts.items() if visible(text) not in said] == []
+    assert [place for place, text in attack.texts.items() if sanitize(text) not in said] == []
     assert len(attack.texts) > 50
 
 
@@ -103,7 +103,7 @@ def test_tokens_are_shown_as_they_are_spelled_and_the_view_still_works(open_page
     write_report([folders[0]], tmp_path / "page.html")
     page = by_number(open_page(tmp_path / "page.html"))
     shown = page.locator("#view .line").first.locator(".t").all_text_contents()
-    assert shown[: len(PAYLOADS) - 1] == [visible(text) for text in PAYLOADS[:-1]]
+    assert shown[: len(PAYLOADS) - 1] == [sanitize(text) for text in PAYLOADS[:-1]]
     assert len(shown[-1]) < 1300
     heights = page.locator("#view .line").first.locator(".t").evaluate_all("spans => spans.map((span) => span.getClientRects()[0].height)")
     assert max(heights) < 1.5 * min(heights)

@@ -12,9 +12,9 @@ from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batc
 from tokencredit.config.resolve import resolve
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import run_plan
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 
@@ -47,7 +47,7 @@ def run_case(case: Case) -> Reference:
     pipeline = _pipeline(case)
     policy, first = (load_policy(BASE, device=torch.device("cpu"), dtype="float32") for _ in range(2))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=case.learning_rate)
-    state, made, results, gradients = StageState(), [], [], []
+    state, made, results, gradients = MethodState(), [], [], []
 
     def watch(number: int, norm: float) -> None:
         gradients.append(flat_gradient(policy.model))
@@ -59,7 +59,7 @@ def run_case(case: Case) -> Reference:
         reference = pipeline.score_tokens(first.model, rollouts, keep_hidden=False).logp if with_kl else None
         scored = pipeline.shape_reward(rollouts, torch.tensor(batch.score), evidence.logp, reference)
         credited, state = pipeline.credit_tokens(
-            scored, evidence, state, seed=derive_seed(SEED, "credit", number), facts=facts_of(policy), reference_logp=reference
+            scored, evidence, state, seed=derive_seed(SEED, "credit", number), facts=model_facts(policy), reference_logp=reference
         )
         cost = row_cost(rollouts)
         plan = pipeline.plan(

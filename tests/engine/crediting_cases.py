@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from tokencredit.config.resolve import read_recipe
-from tokencredit.forward.padded import TokenEvidence, response_extent
+from tokencredit.forward.padded import TokenScores, response_extent
 from tokencredit.pipeline import credit
-from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
-from tokencredit.pipeline.distributed import ALONE, Ranks
+from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
 from tokencredit.types import Rollouts, Scored
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7
@@ -38,7 +38,7 @@ SPLITS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 class Case(NamedTuple):
     scored: Scored
-    evidence: TokenEvidence
+    evidence: TokenScores
     """With the hidden states of every row."""
     head: Tensor
 
@@ -67,7 +67,7 @@ def made_up_case(seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
     )
     score = torch.tensor(SCORE, dtype=dtype) * (1.0 if seed == 0 else torch.rand(rows, generator=draw, dtype=torch.float64).to(dtype))
     score = score.where(rollouts.group != -2, 1.0)
-    return Case(Scored(rollouts=rollouts, score=score, reward=score), TokenEvidence(logp, entropy, hidden), head)
+    return Case(Scored(rollouts=rollouts, score=score, reward=score), TokenScores(logp, entropy, hidden), head)
 
 
 def crediting_of(recipe: Any, code: SimpleNamespace | Any = credit) -> Crediting:
@@ -75,7 +75,12 @@ def crediting_of(recipe: Any, code: SimpleNamespace | Any = credit) -> Crediting
 
 
 def credit_case(
-    made: Crediting, case: Case, state: StageState, rows: tuple[int, ...] | None = None, ranks: Ranks = ALONE, seed: int = 11
+    made: Crediting,
+    case: Case,
+    state: MethodState,
+    rows: tuple[int, ...] | None = None,
+    ranks: ProcessGroup = SINGLE_PROCESS,
+    seed: int = 11,
 ) -> CreditedBatch:
     """One batch on one rank; with `rows` it has the hidden states of those alone, as wide as they need."""
     evidence, own = case.evidence, None

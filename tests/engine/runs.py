@@ -14,7 +14,7 @@ from tokencredit.policy.policy import Policy
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.trainer.evaluate import Accuracy
 from tokencredit.trainer.loop import Outcome, train
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 from tokencredit.trainer.step import Stepper
 
 SMALL: dict[str, Any] = {
@@ -39,18 +39,18 @@ class Silent:
     def __init__(self, after: Callable[[int], None] = lambda step: None) -> None:
         self.after = after
 
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
+    def on_train_begin(self, policy: Policy, before: Accuracy, step: int) -> None:
         pass
 
-    def stepped(self, row: dict[str, Any], seconds: float) -> None:
+    def on_step_end(self, row: dict[str, Any], seconds: float) -> None:
         self.after(row["step"])
 
-    def told(self, step: int, kind: str, message: str) -> None:
+    def on_event(self, step: int, kind: str, message: str) -> None:
         pass
 
 
 def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: int | None = None) -> Outcome:
-    stop = StopRequest()
+    stop = StopSignal()
 
     def maybe_stop(step: int) -> None:
         if step == stop_after:

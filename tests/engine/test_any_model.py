@@ -8,7 +8,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 
 from engine.runs import run, small_config
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks.steps import ALPHABET
@@ -52,7 +52,7 @@ def test_sampler_and_scoring_pass_agree_with_uneven_prompts(folder: Path) -> Non
     policy = load_policy(str(folder), device=torch.device("cpu"), dtype="float32")
     prompts = [policy.encode(text) for text in ("1+2=", "1+2+3-4-5=", "9=")]
     rollouts, seen = sample(policy, prompts, group_size=4, max_new_tokens=24, seed=1, keep_hidden=True)
-    scored = gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=80, keep_hidden=True)
+    scored = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=80, keep_hidden=True)
     inside = rollouts.mask
     torch.testing.assert_close(seen.logp[inside], scored.logp[inside], atol=1e-4, rtol=0)
     torch.testing.assert_close(seen.entropy[inside], scored.entropy[inside], atol=1e-4, rtol=0)

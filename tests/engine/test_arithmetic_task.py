@@ -2,10 +2,10 @@
 
 import pytest
 
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import TASKS, Arithmetic, Demonstrating, Problem
+from tokencredit.tasks import TASKS, Arithmetic, HasDemonstrations, Problem
 from tokencredit.tasks.split import split_of
 
 OPERATIONS = {"+": lambda one, two: one + two, "-": lambda one, two: one - two, "*": lambda one, two: one * two}
@@ -89,9 +89,9 @@ def test_classes_cover_the_response() -> None:
 
 
 def test_dials_come_from_a_configuration() -> None:
-    task = TASKS["arithmetic"](**knobs(resolve([{"task": {"type": "arithmetic", "digits": 3, "operator": "*"}}]).task))
+    task = TASKS["arithmetic"](**as_kwargs(resolve([{"task": {"type": "arithmetic", "digits": 3, "operator": "*"}}]).task))
     assert task == Arithmetic(digits=3, operator="*")
-    assert isinstance(task, Demonstrating)
+    assert isinstance(task, HasDemonstrations)
     for wrong in ({"digits": 0}, {"digits": 10}, {"operator": "/"}):
         with pytest.raises(ConfigError, match=rf"task\.{next(iter(wrong))}"):
             resolve([{"task": {"type": "arithmetic"} | wrong}])

@@ -14,16 +14,16 @@ from engine.runs import small_config, stepper_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenEvidence, gather_evidence
+from tokencredit.forward.padded import TokenScores, score_rows
 from tokencredit.grade.protocol import Verdict
 from tokencredit.masked import group_statistics
-from tokencredit.pipeline.credit import StageState
-from tokencredit.rollout.collect import GradedBatch, beside, collect
+from tokencredit.pipeline.credit import MethodState
+from tokencredit.rollout.collect import GradedBatch, collect, score_while_grading
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.scoring import Pipeline
-from tokencredit.tasks import GradingTogether, Problem, Steps
+from tokencredit.tasks import BatchGrading, Problem, Steps
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.signals import Abandoned
+from tokencredit.trainer.signals import StopTraining
 from tokencredit.types import Rollouts
 
 
@@ -87,7 +87,7 @@ def test_a_batch_without_any_spread_makes_no_update(tmp_path: Path) -> None:
     stepper = stepper_of(config)
     stepper.task = Picky(bar="z")
     before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
-    finished = stepper.step(0, StageState(), Stopwatch())
+    finished = stepper.step(0, MethodState(), Stopwatch())
     assert finished.trained is None
     assert finished.rollouts_used == 3 * 18
     assert all(torch.equal(value, before[name]) for name, value in stepper.policy.model.state_dict().items())
@@ -97,7 +97,7 @@ def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> N
     config = filtered(filter_retries=0, batching={"type": "query-preserved"}, optimizer={"steps_per_batch": 6})
     stepper = stepper_of(config)
     stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
-    finished = stepper.step(3, StageState(), Stopwatch())
+    finished = stepper.step(3, MethodState(), Stopwatch())
     assert finished.trained is not None
     groups = len(set(finished.trained.credited.rollouts.group.tolist()))
     assert groups < 6
@@ -110,7 +110,7 @@ def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> N
     config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
     stepper = stepper_of(config)
     stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
-    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    trained = stepper.step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     ungraded = trained.credited.scored.score.isnan()
     assert ungraded.any()
@@ -150,11 +150,11 @@ def test_on_a_gpu_tokens_are_scored_while_child_processes_grade(monkeypatch: pyt
     config = small_config(sampling={"prompts": 6, "group_size": 3, "max_new_tokens": 6})
     policy, scoring, watch = tiny_policy(torch.float32), Event(), Stopwatch()
 
-    def score(rollouts: Rollouts) -> TokenEvidence:
+    def score(rollouts: Rollouts) -> TokenScores:
         scoring.set()
-        return gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
+        return score_rows(policy.model, rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
 
-    monkeypatch.setattr(collect_module, "_both_at_once", lambda policy, task: isinstance(task, GradingTogether))
+    monkeypatch.setattr(collect_module, "_both_at_once", lambda policy, task: isinstance(task, BatchGrading))
     both = collect(policy, Waiting(scoring=scoring), config, step=3, watch=watch, keep_hidden=False, score=score)
     one_by_one = collected(config, Picky())
     assert both.scored_beside
@@ -176,8 +176,8 @@ def test_what_scoring_raises_is_raised_and_a_stop_waits_for_it() -> None:
         ended.append("scored")
         raise BadNumbersError("log-probs", "broken", [0])
 
-    with pytest.raises(BadNumbersError, match="broken"), beside(fails) as scoring:
+    with pytest.raises(BadNumbersError, match="broken"), score_while_grading(fails) as scoring:
         scoring.result()
-    with pytest.raises(Abandoned), beside(fails):
-        raise Abandoned
+    with pytest.raises(StopTraining), score_while_grading(fails):
+        raise StopTraining
     assert ended == ["scored", "scored"]

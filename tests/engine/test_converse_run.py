@@ -19,10 +19,10 @@ from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.multi_turn import sample_turns, turns_of
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.rollout.multi_turn import generate_turns, turns_of
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_turns
@@ -36,7 +36,7 @@ def guessing(**changes: Any) -> TrainConfig:
 @pytest.mark.parametrize("credit", ["uniform", "delta", "ntf", "forking", "one-sided", "ktae"])
 def test_every_credit_leaves_out_what_the_environment_said(credit: str) -> None:
     stepper = stepper_of(guessing(recipe="dapo", credit={"type": credit}, filter_groups=False))
-    planned = stepper.plan(0, stepper.gather(0, Stopwatch()), StageState(), Stopwatch())
+    planned = stepper.plan(0, stepper.gather(0, Stopwatch()), MethodState(), Stopwatch())
     rollouts, given = planned.credited.rollouts, planned.credited.credit
     said = ~rollouts.mask & (rollouts.tokens != 0)
     assert said.any()
@@ -65,7 +65,7 @@ def credits_of(rollouts: Rollouts, tokens: torch.Tensor, kind: str) -> torch.Ten
 
 @pytest.mark.parametrize("kind", ["uniform", "ntf", "forking", "one-sided", "ktae", "process"])
 def test_credit_does_not_depend_on_what_stands_between_the_turns(kind: str) -> None:
-    rollouts = sample_turns(talkative_policy(), Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5).rollouts
+    rollouts = generate_turns(talkative_policy(), Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5).rollouts
     other = torch.where(rollouts.mask, rollouts.tokens, 9)
     assert not torch.equal(other, rollouts.tokens)
     assert torch.equal(credits_of(rollouts, rollouts.tokens, kind), credits_of(rollouts, other, kind))
@@ -89,7 +89,7 @@ def summed_by_hand(policy: Policy, credited: Credited, rows: tuple[int, ...], de
 
 def test_the_gradient_is_that_of_the_policy_s_own_tokens_and_a_loss_on_the_environment_s_would_be_noticed() -> None:
     policy = talkative_policy()
-    rollouts, seen = sample_turns(policy, Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5)
+    rollouts, seen = generate_turns(policy, Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5)
 
     def credited(mask: torch.Tensor) -> Credited:
         advantage = torch.tensor([1.0, -0.5, 0.25, -0.75] * 4, dtype=torch.float64)
@@ -153,10 +153,10 @@ def test_a_run_leaves_the_policy_s_tokens_with_gaps_where_the_environment_spoke(
 def test_a_step_is_taken_again_from_the_run(tmp_path: Path) -> None:
     config = guessing(steps=3)
     run(config, tmp_path / "run")
-    assert recreate(RunFolder(tmp_path / "run"), config, 3).same_plan
+    assert recreate(RunDir(tmp_path / "run"), config, 3).same_plan
     asked = config.model_copy(update={"diagnose": config.diagnose.model_copy(update={"value_budget": 64})})
     with pytest.raises(ConfigError, match=r"diagnose\.value_budget is 64 but task 'guess' converses in turns"):
-        recreate(RunFolder(tmp_path / "run"), asked, 3)
+        recreate(RunDir(tmp_path / "run"), asked, 3)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_greedy_conversations_are_graded_whole() -> None:
     stepper = stepper_of(guessing(recipe="remax"))
     gathered = stepper.gather(0, Stopwatch())
     assert gathered.sampled.greedy_score is not None
-    drawn = sample_turns(stepper.policy, Guess(), gathered.problems, group_size=1, max_new_tokens=16, seed=0, greedy=True).rollouts
+    drawn = generate_turns(stepper.policy, Guess(), gathered.problems, group_size=1, max_new_tokens=16, seed=0, greedy=True).rollouts
     expected = [Guess().grade_turns(problem, turns_of(stepper.policy, drawn, row)) for row, problem in enumerate(gathered.problems)]
     assert gathered.sampled.greedy_score.tolist() == [expected[group] for group in gathered.rollouts.group.tolist()]

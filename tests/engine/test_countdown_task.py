@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import TASKS, Countdown, Demonstrating, Problem
+from tokencredit.tasks import TASKS, Countdown, HasDemonstrations, Problem
 from tokencredit.tasks.countdown import read_expression
 
 TASK = Countdown()
@@ -171,9 +171,11 @@ def test_classes_tell_numbers_operators_and_parentheses_apart() -> None:
 
 
 def test_dials_come_from_a_configuration() -> None:
-    task = TASKS["countdown"](**knobs(resolve([{"task": {"type": "countdown", "numbers": 4, "largest": 9, "target_largest": 24}}]).task))
+    task = TASKS["countdown"](
+        **as_kwargs(resolve([{"task": {"type": "countdown", "numbers": 4, "largest": 9, "target_largest": 24}}]).task)
+    )
     assert task == Countdown(numbers=4, largest=9, target_largest=24)
-    assert isinstance(task, Demonstrating)
+    assert isinstance(task, HasDemonstrations)
     for wrong in ({"numbers": 1}, {"numbers": 7}, {"largest": 0}, {"target_largest": 0}):
         with pytest.raises(ConfigError, match=rf"task\.{next(iter(wrong))}"):
             resolve([{"task": {"type": "countdown"} | wrong}])

@@ -9,11 +9,11 @@ import torch
 
 from engine.crediting_cases import GROUP, LENGTH, SCORE, TEMPERATURE, WIDTH, Case, credit_case, crediting_of, made_up_case
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.resolve import read_recipe
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.pipeline.credit import ModelFacts, SampledEvidence, StageState
+from tokencredit.pipeline.credit import ExtraEvidence, MethodState, ModelFacts
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.shape import overlong_penalty
 from tokencredit.types import Credited, StepPlan
@@ -37,7 +37,7 @@ def test_log_probs_that_are_no_numbers_stop_the_run(wrong: float) -> None:
     logp = case.evidence.logp.clone()
     logp[3, 1] = wrong
     with pytest.raises(GuardError, match="log-probs of the sampled tokens are not finite"):
-        credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), StageState())
+        credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), MethodState())
 
 
 def test_a_token_that_the_sampler_could_not_score_either_is_no_excuse() -> None:
@@ -48,23 +48,23 @@ def test_a_token_that_the_sampler_could_not_score_either_is_no_excuse() -> None:
     logp = case.evidence.logp.clone()
     logp[row, position] = math.nan
     with pytest.raises(GuardError, match=f"log-probs of the sampled tokens are not finite in response {row}"):
-        credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), StageState())
+        credit_case(crediting_of("grpo"), with_evidence(case, logp=logp), MethodState())
 
 
 def test_what_a_method_cannot_do_with_a_model_is_for_the_user_to_change() -> None:
     """A model that scales its logits: log-probs are not those of hidden states and head."""
     case, recipe = made_up_case(), {"recipe": "delta", "credit": {"proxy": "head"}}
     with pytest.raises(ConfigError, match=r"credit 'delta': hidden and head give log-probs up to .* away from logp.*use proxy 'row'"):
-        credit_case(crediting_of(recipe), case._replace(head=case.head * 3), StageState())
+        credit_case(crediting_of(recipe), case._replace(head=case.head * 3), MethodState())
     with pytest.raises(ConfigError, match="credit 'delta': hidden is missing"):
-        crediting_of("delta").credit_tokens(case.scored, case.evidence._replace(hidden=None), StageState(), seed=0)
+        crediting_of("delta").credit_tokens(case.scored, case.evidence._replace(hidden=None), MethodState(), seed=0)
 
 
 @pytest.mark.parametrize("preset", ["tokencredit", "trl", "verl"])
 def test_an_ungraded_response_carries_no_credit_whatever_its_siblings_make_of_it(preset: str) -> None:
     """The third counts it as a 0 among its siblings, and would give it an advantage of its own."""
     recipe = {"recipe": "grpo", "advantage": {"preset": preset}}
-    credited = credit_case(crediting_of(recipe), made_up_case(), StageState()).credited
+    credited = credit_case(crediting_of(recipe), made_up_case(), MethodState()).credited
     assert not credited.advantage[UNGRADED].any()
     assert not credited.credit[UNGRADED].any()
     siblings = [row for row in range(len(GROUP)) if GROUP[row] == 4 and row not in UNGRADED]
@@ -75,7 +75,7 @@ def test_an_ungraded_response_carries_no_credit_whatever_its_siblings_make_of_it
 def test_rows_of_one_rank_may_be_named_too() -> None:
     """An engine need not ask how many ranks there are."""
     case, made = made_up_case(), crediting_of("delta")
-    named, whole = (credit_case(made, case, StageState(), rows) for rows in (tuple(range(len(GROUP))), None))
+    named, whole = (credit_case(made, case, MethodState(), rows) for rows in (tuple(range(len(GROUP))), None))
     assert torch.equal(named.credited.credit, whole.credited.credit)
 
 
@@ -88,14 +88,14 @@ def test_stages_are_given_what_they_ask_for(recipe: Any) -> None:
     length = torch.tensor([sum(row == own for row, _ in loss_tokens) for own in range(len(GROUP))])
     entropy = sum(float(evidence.entropy[row, token]) for row, token in loss_tokens) / len(loss_tokens)
     compared = ADVANTAGES[chosen.advantage.type](
-        AdvantageInputs(score, rollouts.group, length=length, score=score, entropy=entropy), {}, **knobs(chosen.advantage)
+        AdvantageInputs(score, rollouts.group, length=length, score=score, entropy=entropy), {}, **as_kwargs(chosen.advantage)
     )
     advantage = compared.advantage.where(~score.isnan(), 0.0)
     hidden = evidence.hidden if chosen.credit.type == "delta" else None
     tokens = (rollouts.tokens, evidence.logp, evidence.entropy)
     inputs = CreditInputs(advantage, rollouts.loss_mask, rollouts.group, *tokens, 11, TEMPERATURE, hidden, case.head, score, (0,))
-    expected = CREDITS[chosen.credit.type].assign(inputs, {}, **knobs(chosen.credit))
-    result = credit_case(crediting_of(recipe), case, StageState())
+    expected = CREDITS[chosen.credit.type].assign(inputs, {}, **as_kwargs(chosen.credit))
+    result = credit_case(crediting_of(recipe), case, MethodState())
     torch.testing.assert_close(result.credited.advantage, advantage, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(result.credited.credit, expected.credit, rtol=1e-12, atol=1e-12)
     assert result.state.advantage == pytest.approx(compared.state)
@@ -105,7 +105,7 @@ def test_stages_are_given_what_they_ask_for(recipe: Any) -> None:
 
 def test_what_an_advantage_remembers_comes_back_to_it() -> None:
     """Fade's running solve rate: 2 % of each batch, starting from one half."""
-    made, state, rate = crediting_of("fade"), StageState(), 0.5
+    made, state, rate = crediting_of("fade"), MethodState(), 0.5
     for seed in (0, 1, 2):
         case = made_up_case(seed)
         rate += 0.02 * (float(case.scored.score[case.scored.graded].mean()) - rate)
@@ -128,12 +128,12 @@ def test_a_correction_weighs_the_trainer_against_the_sampler() -> None:
     sampler = case.scored.rollouts.behavior_logp + torch.linspace(-1, 0, WIDTH)
     rollouts = replace(case.scored.rollouts, behavior_logp=sampler)
     case = case._replace(scored=replace(case.scored, rollouts=rollouts))
-    corrected = credit_case(crediting_of({"recipe": "grpo", "correction": {"kind": "tis", "cap": 1.5}}), case, StageState()).credited
+    corrected = credit_case(crediting_of({"recipe": "grpo", "correction": {"kind": "tis", "cap": 1.5}}), case, MethodState()).credited
     assert corrected.correction is not None
     for row, token in rollouts.loss_mask.nonzero().tolist():
         ratio = math.exp(float(case.evidence.logp[row, token]) - float(sampler[row, token]))
         assert float(corrected.correction[row, token]) == pytest.approx(min(ratio, 1.5))
-    assert credit_case(crediting_of("grpo"), case, StageState()).credited.correction is None
+    assert credit_case(crediting_of("grpo"), case, MethodState()).credited.correction is None
 
 
 def test_a_divergence_in_the_reward_is_counted_over_loss_tokens() -> None:
@@ -158,15 +158,15 @@ def test_evidence_that_was_sampled_reaches_its_stage() -> None:
     repaired = torch.where(score < 0.5, 0.5, 0.0)
     edited = torch.zeros_like(rollouts.mask)
     edited[:, 1] = True
-    sampled = SampledEvidence(repaired=repaired, edited=edited)
+    sampled = ExtraEvidence(repaired=repaired, edited=edited)
     scored = made.shape_reward(rollouts, score, case.evidence.logp, None, sampled)
     assert (scored.reward != score)[[1, 2, 4]].all()
-    result = made.credit_tokens(scored, case.evidence, StageState(), seed=0, facts=ModelFacts(), sampled=sampled)
+    result = made.credit_tokens(scored, case.evidence, MethodState(), seed=0, facts=ModelFacts(), sampled=sampled)
     assert result.credited.coefficient is not None
     assert torch.equal(result.credited.coefficient != 0, edited & rollouts.loss_mask)
     greedy = torch.full_like(score, 0.25)
     remax = crediting_of("remax").credit_tokens(
-        case.scored, case.evidence, StageState(), seed=0, sampled=SampledEvidence(greedy_score=greedy)
+        case.scored, case.evidence, MethodState(), seed=0, sampled=ExtraEvidence(greedy_score=greedy)
     )
     assert remax.credited.advantage[[0, 1]].tolist() == [0.75, -0.25]
 
@@ -182,7 +182,7 @@ def test_evidence_that_was_sampled_reaches_its_stage() -> None:
     ids=str,
 )
 def test_there_are_never_more_optimizer_steps_than_can_be_filled(recipe: Any, asked: int, made: int) -> None:
-    credited = credit_case(crediting_of(recipe), made_up_case(), StageState()).credited
+    credited = credit_case(crediting_of(recipe), made_up_case(), MethodState()).credited
     plan = planned(recipe, credited, optimizer_steps=asked)
     assert len(plan.steps) == made
     assert all(step.rows for step in plan.steps)
@@ -193,7 +193,7 @@ def test_there_are_never_more_optimizer_steps_than_can_be_filled(recipe: Any, as
 
 def test_numbers_about_credit_and_plan() -> None:
     case, recipe = made_up_case(), {"recipe": "delta", "batching": {"type": "query-preserved"}}
-    result = credit_case(crediting_of(recipe), case, StageState())
+    result = credit_case(crediting_of(recipe), case, MethodState())
     rollouts, coefficient = case.scored.rollouts, result.credited.coefficient
     told = credit_metrics(result.credited, planned(recipe, result.credited, optimizer_steps=5))
     assert told["ungraded"] == len(UNGRADED) == 3
@@ -213,13 +213,13 @@ def test_numbers_about_credit_and_plan() -> None:
 
 
 def test_credit_without_coefficients_and_a_plan_without_steps() -> None:
-    credited = credit_case(crediting_of("ktae"), made_up_case(), StageState()).credited
+    credited = credit_case(crediting_of("ktae"), made_up_case(), MethodState()).credited
     told = credit_metrics(credited, StepPlan(kind="shuffled", seed=0, rows=len(GROUP), steps=()))
     assert told["optimizer_steps"] == told["prompts_per_optimizer_step"] == told["steps_splitting_groups"] == told["tokens"] == 0
     assert not {name for name in told if "coefficient" in name}
 
 
 def test_every_number_a_method_remembers_is_told_under_its_stage() -> None:
-    state = StageState({"alpha": 2, "delta": 0.5, "ready": True, "name": "x"}, {"temperature": [1.0, 2.0], "level": 3.0})
+    state = MethodState({"alpha": 2, "delta": 0.5, "ready": True, "name": "x"}, {"temperature": [1.0, 2.0], "level": 3.0})
     assert state_metrics(state) == {"advantage/alpha": 2.0, "advantage/delta": 0.5, "credit/level": 3.0}
-    assert state_metrics(StageState()) == {}
+    assert state_metrics(MethodState()) == {}

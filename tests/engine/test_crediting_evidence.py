@@ -12,7 +12,7 @@ from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageInputs
 from tokencredit.config.recipes import RECIPES
 from tokencredit.credit import CREDITS, CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.pipeline.build import needed_evidence, sampled_evidence
-from tokencredit.pipeline.credit import CreditedBatch, StageState
+from tokencredit.pipeline.credit import CreditedBatch, MethodState
 from tokencredit.shape import SHAPES, ShapeInputs
 from tokencredit.types import Evidence
 
@@ -163,7 +163,7 @@ def test_of_all_shapes_the_repair_bonus_alone_needs_revisions() -> None:
 
 def credited(recipe: str, case: Case) -> CreditedBatch:
     """The third batch of three, so that what a controller has remembered shows."""
-    made, state = crediting_of(recipe), StageState()
+    made, state = crediting_of(recipe), MethodState()
     for _ in range(3):
         result = credit_case(made, case, state)
         state = result.state

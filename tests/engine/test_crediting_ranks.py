@@ -15,7 +15,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline import credit
 from tokencredit.pipeline.build import needed_evidence, sampled_evidence
-from tokencredit.pipeline.credit import CreditedBatch, StageState
+from tokencredit.pipeline.credit import CreditedBatch, MethodState
 
 DELTAS: list[dict[str, Any]] = [
     *(
@@ -38,7 +38,7 @@ def batches(cases: Sequence[Case], recipe: Any, split: Sequence[tuple[int, ...]]
     """By rank, one batch after the other, each with the state that the one before left behind."""
 
     def run(rows: tuple[int, ...] | None, **where: Any) -> list[CreditedBatch]:
-        made, state, results = crediting_of(recipe, code), StageState(), []
+        made, state, results = crediting_of(recipe, code), MethodState(), []
         for case in cases:
             results.append(credit_case(made, case, state, rows, **where))
             state = results[-1].state

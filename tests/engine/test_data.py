@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from engine.runs import run, small_config
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.split import alike, split_of
 from tokencredit.trainer.preflight import fingerprint, first_problems, hash_problems, held_out_problems
@@ -134,7 +134,7 @@ def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "rows.jsonl").write_text('{"question": "1-1=", "answer": "0"}\n')
     config = config.model_copy(update={"task": task})
-    made = TASKS["jsonl"](**knobs(config.task))
+    made = TASKS["jsonl"](**as_kwargs(config.task))
     before = fingerprint(config, made, [])
     assert before["files"]["path"] != before["files"]["held_out_path"]
 
@@ -166,7 +166,7 @@ def test_rows_with_a_bad_gold_answer_are_not_shown(tmp_path: Path) -> None:
     config = config.model_copy(update={"task": task})
     stepper = Stepper(config, source=config.model)
     stepper.task.leave_out([(line, f"{task.path}: bad") for line in range(1, 101) if (line - 1) // 10 % 2 == 0])  # pyright: ignore
-    stepper.check_gold(RunFolder(tmp_path / "none"))
+    stepper.check_gold(RunDir(tmp_path / "none"))
     shown = stepper.policy.prompting.shots
     assert len(shown) == 5
     assert all(int(shot.prompt[0]) % 2 for shot in shown)

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 from tiny import tiny_policy
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph import FastSampler, steps
@@ -88,7 +88,7 @@ def policy() -> Policy:
 def test_what_the_sampler_saw_is_what_a_scoring_pass_finds(name: str) -> None:
     policy = family_policy(name)
     rollouts, seen = draw(fast(policy, interval=3), temperature=0.8, keep_hidden=True)[:2]
-    scored = gather_evidence(policy.model, rollouts, temperature=0.8, max_tokens=1000, keep_hidden=True)
+    scored = score_rows(policy.model, rollouts, temperature=0.8, max_tokens=1000, keep_hidden=True)
     inside = rollouts.mask
     assert 0 < inside.sum() < inside.numel()
     assert seen.hidden is not None

@@ -20,7 +20,7 @@ from transformers import (
 
 from tiny import tiny_policy
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.cuda_graph import FastSampler, why_not
 from tokencredit.rollout.cuda_graph.buffers import Weights, _matrices
@@ -175,8 +175,8 @@ def test_bfloat16_rounds_no_more_than_the_model_does(family: Callable[..., PreTr
     rollouts, seen = FastSampler(policy, backend="plain").sample(
         policy, [[3, 4], [5]], group_size=8, max_new_tokens=12, seed=1, keep_hidden=True
     )[:2]
-    scored = gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=500, dtype="bfloat16", keep_hidden=True)
-    exact = gather_evidence(policy.model.float(), rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
+    scored = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=500, dtype="bfloat16", keep_hidden=True)
+    exact = score_rows(policy.model.float(), rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
     for found, by_the_model, truth in zip(seen[:3], scored[:3], exact[:3], strict=True):
         assert isinstance(found, torch.Tensor)
         assert found.dtype == torch.float32

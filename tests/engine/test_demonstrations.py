@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.task import TaskFields
 from tokencredit.config.train import CHOICES
-from tokencredit.tasks import TASKS, Code, CotAdd, Demonstrating, Jsonl, Steps
+from tokencredit.tasks import TASKS, Code, CotAdd, HasDemonstrations, Jsonl, Steps
 
 LADDERS = {name: kind.ladder for name, kind in CHOICES["task"].items() if issubclass(kind, TaskFields) and kind.ladder is not None}
 
@@ -33,8 +33,8 @@ def test_the_ladders_are_the_ones_meant() -> None:
 def test_every_rung_can_be_trained_on_and_shown(name: str) -> None:
     field, values = LADDERS[name] or ("", ())
     for value in values:
-        task = TASKS[name](**knobs(resolve([{"task": {"type": name, field: value}}]).task))
-        assert isinstance(task, Demonstrating)
+        task = TASKS[name](**as_kwargs(resolve([{"task": {"type": name, field: value}}]).task))
+        assert isinstance(task, HasDemonstrations)
         for problem in task.problems(20, split="train", seed=value):
             assert task.grade(problem, task.demonstrate(problem, seed=1)) == 1.0
 

@@ -15,10 +15,10 @@ from tokencredit.analysis.showcase import showcase
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.metrics import step_metrics
 from tokencredit.rollout import branching, collect, revision
-from tokencredit.rollout.extra import ExtraEvidence
+from tokencredit.rollout.extra import ExtraRollouts
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.storage.manifest import write_manifest
 from tokencredit.timing import Stopwatch
@@ -57,18 +57,18 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
-def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainedBatch, ExtraEvidence]:
+def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainedBatch, ExtraRollouts]:
     """The first training step, and the evidence that was sampled for it."""
-    seen: list[ExtraEvidence] = []
+    seen: list[ExtraRollouts] = []
     gather = training_step.gather_extra
 
-    def gather_and_keep(*given: Any, **settings: Any) -> ExtraEvidence:
+    def gather_and_keep(*given: Any, **settings: Any) -> ExtraRollouts:
         seen.append(gather(*given, **settings))
         return seen[-1]
 
     monkeypatch.setattr(training_step, "gather_extra", gather_and_keep)
     stepper = stepper_of(config)
-    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    trained = stepper.step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     return trained, seen[0]
 
@@ -90,7 +90,7 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
 
         monkeypatch.setattr(module, name, counting)
 
-    for module, name_there in ((collect, "respond"), (revision, "sample"), (branching, "sample")):
+    for module, name_there in ((collect, "generate"), (revision, "sample"), (branching, "sample")):
         count_draws(module, name_there)
     config = lean(**RECIPES[name])
     result = run(config, tmp_path / "run").result
@@ -104,8 +104,8 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
     assert drawn == Counter(
         {
             "collect": 48,
-            "revise": sum(row.get("revisions", 0) for row in rows),
-            "continuations": sum(row.get("continuations", 0) for row in rows),
+            "revision": sum(row.get("revisions", 0) for row in rows),
+            "branching": sum(row.get("continuations", 0) for row in rows),
         }
     )
     assert result["rollouts_used"] == used[-1] == drawn.total()
@@ -185,8 +185,8 @@ def test_without_any_value_process_credit_is_the_plain_advantage_to_the_bit(tmp_
 def test_responses_are_shown_with_the_credit_of_sampled_evidence(tmp_path: Path, recipe: str) -> None:
     config = lean(recipe=recipe, evaluation={**LEAN["evaluation"], "final_problems": 12}, sampling={"prompts": 6, "group_size": 6})
     stepper = stepper_of(config)
-    shown = showcase(config, stepper.policy, stepper.task, StageState())
-    assert shown == showcase(config, stepper.policy, stepper.task, StageState())
+    shown = showcase(config, stepper.policy, stepper.task, MethodState())
+    assert shown == showcase(config, stepper.policy, stepper.task, MethodState())
     assert [response.score for response in shown] == [1.0, 0.0] * (len(shown) // 2)
     assert shown
     wrong = [set(response.credit) for response in shown if response.score == 0]
@@ -316,7 +316,7 @@ def test_a_step_with_nothing_left_makes_no_update(tmp_path: Path) -> None:
     outcomes: set[bool] = set()
     for number in range(8):
         before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
-        finished = stepper.step(number, StageState(), Stopwatch())
+        finished = stepper.step(number, MethodState(), Stopwatch())
         assert finished.rollouts_used == 4
         assert same(before, stepper.policy.model.state_dict()) == (finished.trained is None)
         outcomes.add(finished.trained is None)
@@ -420,7 +420,7 @@ def test_a_task_without_steps_is_branched_by_tokens(tmp_path: Path) -> None:
     assert all(0 < row["continuations"] <= 20 and row["grad_norm"] > 0 for row in rows_of(tmp_path / "run"))
 
 
-ALONE = {"prompts": 24, "group_size": 1}
+SINGLE_PROCESS = {"prompts": 24, "group_size": 1}
 
 
 @pytest.mark.parametrize(
@@ -441,13 +441,13 @@ ALONE = {"prompts": 24, "group_size": 1}
 )
 def test_one_response_per_prompt_is_refused_where_siblings_are_needed(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"sampling.group_size is 1 but {reason}; give a group size of at least 2"):
-        small_config(sampling=ALONE, **changes)
-    assert small_config(sampling={**ALONE, "group_size": 2}, **changes).sampling.group_size == 2
+        small_config(sampling=SINGLE_PROCESS, **changes)
+    assert small_config(sampling={**SINGLE_PROCESS, "group_size": 2}, **changes).sampling.group_size == 2
 
 
 @pytest.mark.parametrize("recipe", ["c-rf", "ntf"])
 def test_one_response_per_prompt_teaches_where_none_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
-    trained, _ = one_step(lean(recipe=recipe, sampling=ALONE), tmp_path / "run", monkeypatch)
+    trained, _ = one_step(lean(recipe=recipe, sampling=SINGLE_PROCESS), tmp_path / "run", monkeypatch)
     advantage, right = trained.credited.advantage, trained.credited.scored.score > 0
     assert 0 < int(right.sum()) < 24
     # Both sides of the batch weigh the same.

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tiny import made_up_rollouts, tiny_policy
-from tokencredit.forward.padded import gather_evidence, lm_head
+from tokencredit.forward.padded import lm_head, score_rows
 
 
 @pytest.mark.parametrize("max_tokens", [13, 30, 1000])
 def test_evidence_equals_single_unpadded_passes(max_tokens: int) -> None:
     policy, rollouts = tiny_policy(), made_up_rollouts()
-    evidence = gather_evidence(policy.model, rollouts, temperature=0.7, max_tokens=max_tokens, keep_hidden=True)
+    evidence = score_rows(policy.model, rollouts, temperature=0.7, max_tokens=max_tokens, keep_hidden=True)
     assert evidence.hidden is not None
     head = lm_head(policy.model).weight
     for row, prompt in enumerate(rollouts.prompts):
@@ -31,8 +31,8 @@ def test_evidence_equals_single_unpadded_passes(max_tokens: int) -> None:
 
 def test_bfloat16_runs_over_float32_weights_and_scores_in_float32() -> None:
     policy, rollouts = tiny_policy(torch.float32), made_up_rollouts()
-    full = gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=1000)
-    half = gather_evidence(policy.model, rollouts, temperature=1.0, max_tokens=1000, dtype="bfloat16")
+    full = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=1000)
+    half = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=1000, dtype="bfloat16")
     assert half.logp.dtype == torch.float32
     gap = (full.logp - half.logp).abs().max()
     assert 1e-5 < gap < 0.5

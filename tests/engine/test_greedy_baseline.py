@@ -12,11 +12,11 @@ from torch import Tensor
 
 from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config.train import TrainConfig
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout import extra
-from tokencredit.rollout.extra import ExtraEvidence
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.extra import ExtraRollouts
+from tokencredit.rollout.generate import generate
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
@@ -52,13 +52,13 @@ def greedy_one_by_one(policy: Policy, task: Task, problems: Sequence[Problem], c
 
 class Step(NamedTuple):
     trained: TrainedBatch
-    evidence: ExtraEvidence
+    evidence: ExtraRollouts
     expected: list[float]
     """Greedy score of each problem, found again before the update moved the policy."""
 
 
 def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Step:
-    seen: list[tuple[ExtraEvidence, list[float]]] = []
+    seen: list[tuple[ExtraRollouts, list[float]]] = []
 
     def gather_and_ask_again(
         policy: Policy, task: Task, config: TrainConfig, problems: Sequence[Problem], *given: Any, **settings: Any
@@ -69,7 +69,7 @@ def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(step, "gather_extra", gather_and_ask_again)
     stepper = stepper_of(config)
-    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    trained = stepper.step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     return Step(trained, *seen[0])
 
@@ -90,9 +90,9 @@ def test_one_greedy_response_per_prompt_is_drawn_and_counted(
 
     def counting(policy: Policy, task: Task, problems: Sequence[Problem], *, group_size: int, greedy: bool = False, **settings: Any) -> Any:
         drawn.append((len(problems), group_size, greedy))
-        return respond(policy, task, problems, group_size=group_size, greedy=greedy, **settings)
+        return generate(policy, task, problems, group_size=group_size, greedy=greedy, **settings)
 
-    monkeypatch.setattr(extra, "respond", counting)
+    monkeypatch.setattr(extra, "generate", counting)
     config = lean(sampling={"prompts": prompts, "group_size": group_size})
     result = run(config, tmp_path / "run").result
     rows = rows_of(tmp_path / "run")

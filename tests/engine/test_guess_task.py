@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import Conversing, DemonstratingTurns, Guess, Problem
+from tokencredit.tasks import DemonstratingTurns, Guess, MultiTurn, Problem
 from tokencredit.tasks.guess import ALPHABET, CAREFUL, HASTY, HIGHER, LOWER, MALFORMED, Style, demonstrate, range_of
 
 TASK = Guess()
@@ -34,7 +34,7 @@ def test_the_environment_points_to_the_secret_until_it_is_found_or_turns_run_out
 
 
 def test_it_is_a_task_of_several_turns_and_a_single_turn_can_be_graded() -> None:
-    assert isinstance(TASK, Conversing)
+    assert isinstance(TASK, MultiTurn)
     assert isinstance(TASK, DemonstratingTurns)
     assert TASK.grade(PROBLEM, "30") == 1.0
     assert TASK.grade(PROBLEM, "29") == 0.0

@@ -22,13 +22,13 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
 from tokencredit.forward.first_order import predicted_change
-from tokencredit.forward.padded import trained_parameters
+from tokencredit.forward.padded import trainable_parameters
 from tokencredit.optim.microscope import Microscope
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.lora import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy, load_policy
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.checkpoint import save_model
 from tokencredit.trainer.failed_batch import replay
 
@@ -43,7 +43,7 @@ def stir(model: PreTrainedModel, seed: int = 0, size: float = 0.3) -> None:
     """Adapters that do something."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in trained_parameters(model).values():
+        for parameter in trainable_parameters(model).values():
             parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
 
 
@@ -65,7 +65,7 @@ def test_only_adapters_are_trained_and_the_model_is_of_its_own_class(tmp_path: P
     model, base = outcome.policy.model, load_policy("steps-shift", device=torch.device("cpu"), dtype="float32").model
     assert type(model) is type(base)
     assert not any(module.training for module in model.modules())
-    trained = trained_parameters(model)
+    trained = trainable_parameters(model)
     assert 0 < sum(value.numel() for value in trained.values()) < sum(value.numel() for value in base.parameters())
     assert all(".lora_" in name for name in trained)
     assert any(bool(value.any()) for name, value in trained.items() if ".lora_B." in name)
@@ -113,7 +113,7 @@ def test_adapters_receive_the_share_of_the_gradient_that_the_chain_rule_gives_th
     for learner in (policy, whole):
         accumulate_gradient(learner, credited, plan.steps[0], built, temperature=1.0, dtype="float64")
     scale = LORA.alpha / LORA.rank
-    trained, checked = trained_parameters(policy.model), 0
+    trained, checked = trainable_parameters(policy.model), 0
     for name, weight in whole.model.named_parameters():
         stem = name.removesuffix(".weight")
         if f"{stem}.lora_A.default.weight" not in trained:
@@ -133,7 +133,7 @@ def test_the_microscope_predicts_a_small_step(steps_before: int) -> None:
     credited, plan = a_batch()
     policy = tiny_policy()
     add_adapters(policy.model, LORA, seed=0)
-    optimizer = torch.optim.AdamW(trained_parameters(policy.model).values(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(trainable_parameters(policy.model).values(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.01)
     built = AggregatedObjective(OBJECTIVES_UNDER_TEST["clip"], "token-mean", CONSTANT)
     knobs: dict[str, Any] = {"temperature": LENS.temperature, "gradient_clip": LENS.gradient_clip, "dtype": LENS.dtype}
     for number in range(steps_before):
@@ -156,7 +156,7 @@ def test_the_microscope_predicts_a_small_step(steps_before: int) -> None:
 def test_forward_mode_and_a_difference_agree_along_adapters() -> None:
     policy, rollouts = adapted(), a_batch()[0].rollouts
     generator = torch.Generator().manual_seed(4)
-    along = {name: torch.randn(value.shape, generator=generator).double() for name, value in trained_parameters(policy.model).items()}
+    along = {name: torch.randn(value.shape, generator=generator).double() for name, value in trainable_parameters(policy.model).items()}
     found = [
         predicted_change(policy.model, rollouts, {"some": along}, temperature=1.0, max_tokens=80, method=method).change["some"]
         for method in ("jvp", "difference")
@@ -205,7 +205,7 @@ def test_first_adapters_follow_from_the_seed_and_the_global_generators_are_left_
         add_adapters(model, LORA, seed=seed)
         assert torch.equal(states[0], torch.get_rng_state())
         assert states[1:] == (random.getstate(), numpy.random.get_state()[1].tolist())
-        return {name: value.detach() for name, value in trained_parameters(model).items()}
+        return {name: value.detach() for name, value in trainable_parameters(model).items()}
 
     one, again, other = first(1, 5), first(1, 6), first(2, 5)
     assert all(torch.equal(one[name], again[name]) for name in one)
@@ -217,7 +217,7 @@ def test_a_run_with_adapters_is_a_model_like_any_other(tmp_path: Path) -> None:
     """Adapters that lie beside the merged weights are not put on twice."""
     outcome = run(lora_config(steps=2), tmp_path / "run")
     further = stepper_of(lora_config(model=str(newest(tmp_path / "run"))))
-    assert not any(bool(value.any()) for name, value in trained_parameters(further.policy.model).items() if ".lora_B." in name)
+    assert not any(bool(value.any()) for name, value in trainable_parameters(further.policy.model).items() if ".lora_B." in name)
     torch.testing.assert_close(logits(further.policy.model), logits(outcome.policy.model), atol=1e-4, rtol=0)
     run(lora_config(steps=1, model=str(tmp_path / "run")), tmp_path / "further")
     assert run(small_config(steps=1, model=str(tmp_path / "further")), tmp_path / "whole").result["steps"] == 1
@@ -226,7 +226,7 @@ def test_a_run_with_adapters_is_a_model_like_any_other(tmp_path: Path) -> None:
 def test_a_step_taken_again_is_the_same_and_so_is_a_refused_one(tmp_path: Path) -> None:
     config = lora_config(steps=3, diagnose={"every": 3, "groups": 2, "coupling_tokens": 64}, keep_every=1)
     run(config, tmp_path / "run")
-    found = recreate(RunFolder(tmp_path / "run"), config, 3)
+    found = recreate(RunDir(tmp_path / "run"), config, 3)
     assert found.same_plan is True
     assert found.start.step == 2
     with pytest.MonkeyPatch.context() as patch:
@@ -273,7 +273,7 @@ def test_adapters_beside_a_bfloat16_base_stay_in_float32(tmp_path: Path) -> None
     config = lora_config(steps=2, weights="bfloat16", dtype="bfloat16")
     outcome = run(config, tmp_path / "whole")
     model = outcome.policy.model
-    assert {value.dtype for value in trained_parameters(model).values()} == {torch.float32}
+    assert {value.dtype for value in trainable_parameters(model).values()} == {torch.float32}
     assert {value.dtype for value in model.parameters() if not value.requires_grad} == {torch.bfloat16}
     assert {value.dtype for value in load_file(newest(tmp_path / "whole") / "model.safetensors").values()} == {torch.bfloat16}
     run(config, tmp_path / "cut", stop_after=1)
@@ -305,7 +305,7 @@ def test_a_rank_that_no_matrix_has_is_refused() -> None:
 def test_named_layers_alone_are_adapted() -> None:
     model = tiny_policy().model
     add_adapters(model, Lora(rank=2, targets="q_proj, down_proj"), seed=0)
-    assert {name.split(".lora_")[0].split(".")[-1] for name in trained_parameters(model)} == {"q_proj", "down_proj"}
+    assert {name.split(".lora_")[0].split(".")[-1] for name in trainable_parameters(model)} == {"q_proj", "down_proj"}
 
 
 def test_without_peft_the_field_and_the_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,4 +318,4 @@ def test_without_peft_the_field_and_the_extra_are_named(monkeypatch: pytest.Monk
 def test_rank_zero_trains_every_weight() -> None:
     model = tiny_policy().model
     add_adapters(model, resolve([]).lora, seed=0)
-    assert trained_parameters(model).keys() == dict(model.named_parameters()).keys()
+    assert trainable_parameters(model).keys() == dict(model.named_parameters()).keys()

@@ -14,13 +14,13 @@ from engine.runs import files_of, run, same_weights, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import GuardError
-from tokencredit.forward.padded import gather_evidence, response_logits
+from tokencredit.forward.padded import response_logits, score_rows
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
-from tokencredit.optim.microscope import Lens, Microscope, StepEvidence, adamw_part, choose_rows, clip_factor
+from tokencredit.optim.microscope import Microscope, MicroscopeConfig, StepEvidence, adamw_part, choose_rows, clip_factor
 from tokencredit.optim.update import accumulate_gradient, run_plan, step_kappa
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, StepPlan
@@ -32,7 +32,7 @@ OBJECTIVES_UNDER_TEST = {
     "gspo": OBJECTIVES["gspo"](),
     "dfpo": OBJECTIVES["dfpo"](),
 }
-LENS = Lens(temperature=1.0, max_tokens=60, gradient_clip=0.5, dtype="float64", seed=5, groups=0)
+LENS = MicroscopeConfig(temperature=1.0, max_tokens=60, gradient_clip=0.5, dtype="float64", seed=5, groups=0)
 
 
 CLOSE = 1e-5
@@ -42,12 +42,14 @@ CLOSE = 1e-5
 def a_batch() -> tuple[Credited, StepPlan]:
     """Old log-probs are those of the policy, a little off, so that hardly anything is clipped."""
     credited = made_up_credit(made_up_rollouts())
-    logp = gather_evidence(tiny_policy().model, credited.rollouts, temperature=1.0, max_tokens=60).logp
+    logp = score_rows(tiny_policy().model, credited.rollouts, temperature=1.0, max_tokens=60).logp
     credited = replace(credited, old_logp=logp + 0.02 * (credited.old_logp + 3))
     return credited, plan_for(credited)
 
 
-def examined(objective: str = "clip", steps_before: int = 0, rate: float = 1e-3, lens: Lens = LENS) -> tuple[StepEvidence, Microscope]:
+def examined(
+    objective: str = "clip", steps_before: int = 0, rate: float = 1e-3, lens: MicroscopeConfig = LENS
+) -> tuple[StepEvidence, Microscope]:
     """A look at two optimizer steps, with or without an optimizer that has a past."""
     credited, plan = a_batch()
     policy = tiny_policy()
@@ -84,7 +86,7 @@ def test_kappa_alone_gives_the_same_gradient(objective: str) -> None:
     credited, plan = a_batch()
     built = AggregatedObjective(OBJECTIVES_UNDER_TEST[objective], "token-mean", CONSTANT)
     policy = tiny_policy()
-    logp = gather_evidence(policy.model, credited.rollouts, temperature=1.0, max_tokens=60).logp
+    logp = score_rows(policy.model, credited.rollouts, temperature=1.0, max_tokens=60).logp
     kappa = step_kappa(credited, plan.steps[0], built, logp, seed=3)
     assert not kappa[list(plan.steps[1].rows)].any()
     for row in plan.steps[0].rows:
@@ -300,7 +302,7 @@ def test_sampled_evidence_is_counted_and_kept_to_its_budget(tmp_path: Path) -> N
 def test_a_real_transformer_is_predicted_well_in_float32() -> None:
     """The embedded default at its own learning rate: how far the tool may trust itself."""
     config = small_config(sampling={"prompts": 12, "group_size": 8}, diagnose={"every": 1, "groups": 0})
-    stepper, state = stepper_of(config), StageState()
+    stepper, state = stepper_of(config), MethodState()
     for number in range(3):
         finished = stepper.step(number, state, Stopwatch(), look=number == 2)
         state = finished.state

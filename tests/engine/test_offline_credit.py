@@ -14,7 +14,7 @@ from tokencredit.analysis.offline import check_offline, credit_stored, credit_wi
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.read import StoredRollouts, read_rollouts
@@ -25,13 +25,13 @@ from tokencredit.trainer.step import Stepper
 from tokencredit.types import Credited
 
 SAMPLED = {"vineppo", "ibpo", "ibpo-mask", "remax"}
-ALONE = sorted(name for name in RECIPES if name not in SAMPLED)
+SINGLE_PROCESS = sorted(name for name in RECIPES if name not in SAMPLED)
 
 
 def first_step(**changes: Any) -> Credited:
     """What the first training step of a tiny run credits."""
     config = small_config(dtype="float64", **changes)
-    trained = Stepper(config, source=config.model).step(0, StageState(), Stopwatch()).trained
+    trained = Stepper(config, source=config.model).step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     return trained.credited
 
@@ -101,7 +101,7 @@ def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: 
     assert sorted(row for step in plan.steps for row in step.rows) == list(range(24))
 
 
-@pytest.mark.parametrize("recipe", ALONE)
+@pytest.mark.parametrize("recipe", SINGLE_PROCESS)
 def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: StoredRollouts, recipe: str) -> None:
     """Where none is needed, credit without a model is credit with one; where one is, the reason is given."""
     config = offline_config(some, [{"recipe": recipe, "dtype": "float64"}])
@@ -115,7 +115,7 @@ def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: 
 
 
 def test_which_recipes_need_a_model(some: StoredRollouts) -> None:
-    needing = {name for name in ALONE if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
+    needing = {name for name in SINGLE_PROCESS if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
     ours = {"delta-symmetric", "delta-momentum", "sibling-value", "ntf-anneal", "ntf-orthogonal"}
     assert needing == {"delta", "random-lambda", "forking-tokens", "ktae", "fade"} | ours
 

@@ -13,10 +13,10 @@ from tiny import made_up_rollouts
 from tokencredit.config.train import Lora
 from tokencredit.forward import packing
 from tokencredit.forward import padded as forward
-from tokencredit.forward.modes import recomputable_layers, recomputing
-from tokencredit.forward.packed import packed_scores, score_layout, why_not_packed
+from tokencredit.forward.modes import activation_checkpointing, recomputable_layers
+from tokencredit.forward.packed import packed_scores, packing_unsupported_reason, score_layout
 from tokencredit.forward.packing import pack
-from tokencredit.forward.padded import response_logits, trained_parameters
+from tokencredit.forward.padded import response_logits, trainable_parameters
 from tokencredit.kernels import token_statistics
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import load_policy
@@ -34,7 +34,7 @@ def gradient_of(model: PreTrainedModel, logp: Tensor) -> list[Tensor]:
     weights = torch.randn(logp.shape, dtype=logp.dtype, generator=torch.Generator().manual_seed(3))
     model.zero_grad()
     logp.backward(weights)
-    return [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in trained_parameters(model).values()]
+    return [torch.zeros_like(each) if each.grad is None else each.grad.clone() for each in trainable_parameters(model).values()]
 
 
 def padded(model: PreTrainedModel, rows: Rows) -> Found:
@@ -45,7 +45,7 @@ def padded(model: PreTrainedModel, rows: Rows) -> Found:
 
 
 def packed(model: PreTrainedModel, rows: Rows, *, recompute: bool = False) -> Found:
-    with recomputing(model) if recompute else nullcontext():
+    with activation_checkpointing(model) if recompute else nullcontext():
         scores = packed_scores(model, *rows, temperature=TEMPERATURE)
     return Found(scores.logp.detach(), scores.entropy, gradient_of(model, scores.logp))
 
@@ -76,7 +76,7 @@ def test_a_packed_pass_equals_the_padded_twin(monkeypatch: pytest.MonkeyPatch, n
 def test_layers_computed_again_on_the_way_back_are_packed_again(monkeypatch: pytest.MonkeyPatch, pays: float) -> None:
     monkeypatch.setattr(packing, "SHARING_PAYS", pays)
     model, rows = llama(), CASES["shared"]
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
     calls: list[bool] = []
     inside = recomputable_layers(model)[0].self_attn.q_proj
     inside.register_forward_hook(lambda *_: calls.append(True))
@@ -91,14 +91,14 @@ def test_a_shipped_base_scores_its_tokens_alike() -> None:
     policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
     drawn = made_up_rollouts()
     rows = Rows(list(drawn.prompts), drawn.tokens, drawn.mask)
-    assert why_not_packed(policy.model) is None
+    assert packing_unsupported_reason(policy.model) is None
     assert_same(packed(policy.model, rows), padded(policy.model, rows), atol=2e-5)
 
 
 def test_adapters_have_the_gradient_of_the_padded_twin() -> None:
     model, rows = llama(), CASES["shared"]
     add_adapters(model, Lora(rank=2), seed=0)
-    for parameter in trained_parameters(model).values():
+    for parameter in trainable_parameters(model).values():
         parameter.data = torch.randn_like(parameter, dtype=torch.float64) / 4
     assert_same(packed(model, rows), padded(model, rows))
 
@@ -123,7 +123,7 @@ def test_hidden_states_come_in_the_order_of_their_tokens_and_a_layout_can_be_use
 def test_rows_without_a_sampled_token_give_zeros_and_need_no_pass() -> None:
     model = llama()
     nothing = torch.zeros(2, 3, dtype=torch.bool)
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
     model.model.register_forward_hook(lambda *_: pytest.fail("the model was passed"))
     scores = packed_scores(model, [(3, 4), (5,)], torch.ones(2, 3, dtype=torch.long), nothing, temperature=1.0)
     assert torch.equal(scores.logp, torch.zeros(2, 3, dtype=torch.float64))
@@ -133,7 +133,7 @@ def test_rows_without_a_sampled_token_give_zeros_and_need_no_pass() -> None:
 
 def test_no_mask_over_all_pairs_is_made() -> None:
     model, sizes = llama(), []
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
     model.model.layers[0].register_forward_pre_hook(lambda _, __, named: sizes.append(named["attention_mask"].numel()), with_kwargs=True)
     packed_scores(model, *CASES["shared"], temperature=1.0)
     assert sizes == [1]
@@ -143,7 +143,7 @@ def test_after_a_failed_pass_the_model_is_as_it_was() -> None:
     model, rows = llama(), CASES["shared"]
     before = response_logits(model, rows.prompts, rows.tokens).logits
     implementation = model.config._attn_implementation
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
 
     def fails(*_: object) -> None:
         raise ZeroDivisionError

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from engine.packed_cases import CASES, dense_backward, dense_forward, llama
 from tokencredit.forward import attention
 from tokencredit.forward.modes import compiling
-from tokencredit.forward.packed import score_layout, why_not_packed
+from tokencredit.forward.packed import packing_unsupported_reason, score_layout
 from tokencredit.forward.packing import pack
 
 
@@ -22,7 +22,7 @@ def test_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatc
     from torch._dynamo.utils import counters
 
     model = llama()
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
     monkeypatch.setattr(attention, "runs_flash", lambda *_: True)
     monkeypatch.setattr(attention, "_flash_forward", dense_forward)
     monkeypatch.setattr(attention, "_flash_backward", dense_backward)

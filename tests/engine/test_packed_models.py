@@ -37,7 +37,7 @@ from transformers import (
 
 from engine.packed_cases import CASES, SIZES, llama
 from tokencredit.forward import packed
-from tokencredit.forward.packed import head_rule, packed_scores, why_not_packed
+from tokencredit.forward.packed import head_rule, packed_scores, packing_unsupported_reason
 from tokencredit.forward.padded import response_logits
 from tokencredit.kernels import token_statistics
 from tokencredit.kernels.lm_head import HeadRule
@@ -70,7 +70,7 @@ RULES = {"cohere": HeadRule(0.7, scale=0.25), "granite": HeadRule(0.7, scale=0.1
 @pytest.mark.parametrize("name", PACKED)
 def test_other_families_are_packed_by_their_rule(name: str) -> None:
     model, rows = PACKED[name](), CASES["shared"]
-    assert why_not_packed(model) is None
+    assert packing_unsupported_reason(model) is None
     assert head_rule(model, 0.7) == RULES.get(name, HeadRule(0.7))
     known = token_statistics(response_logits(model, rows.prompts, rows.tokens).logits, rows.tokens, temperature=0.7)
     found = packed_scores(model, *rows, temperature=0.7)
@@ -146,7 +146,7 @@ REFUSED = {
 def test_a_model_that_would_get_other_numbers_is_refused_with_the_reason(name: str) -> None:
     make, words = REFUSED[name]
     model = make()
-    assert words in (why_not_packed(model) or "")
+    assert words in (packing_unsupported_reason(model) or "")
     assert head_rule(model, 1.0) is None
     with pytest.raises(ValueError, match=rf"{type(model).__name__} cannot be packed: .*{words}"):
         packed_scores(model, *CASES["shared"], temperature=1.0)
@@ -154,8 +154,8 @@ def test_a_model_that_would_get_other_numbers_is_refused_with_the_reason(name: s
 
 def test_a_model_in_training_mode_is_refused_until_it_is_not() -> None:
     model = llama().train()
-    assert why_not_packed(model) == "it is in training mode, in which it may drop out"
-    assert why_not_packed(model.eval()) is None
+    assert packing_unsupported_reason(model) == "it is in training mode, in which it may drop out"
+    assert packing_unsupported_reason(model.eval()) is None
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_a_trial_that_ran_out_of_memory_says_nothing_of_the_model(problem: Runti
     with monkeypatch.context() as patch:
         patch.setattr(packed, "packed_hidden", failing)
         with pytest.raises(RuntimeError, match=re.escape(str(problem))):
-            why_not_packed(model)
-    assert why_not_packed(model) is None
+            packing_unsupported_reason(model)
+    assert packing_unsupported_reason(model) is None
 
 
 def test_a_trial_that_failed_otherwise_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_a_trial_that_failed_otherwise_is_remembered(monkeypatch: pytest.MonkeyP
     model = llama()
     with monkeypatch.context() as patch:
         patch.setattr(packed, "packed_hidden", failing)
-        assert why_not_packed(model) == "a packed pass fails: shape '[2]' is invalid"
-    assert why_not_packed(model) == "a packed pass fails: shape '[2]' is invalid"
+        assert packing_unsupported_reason(model) == "a packed pass fails: shape '[2]' is invalid"
+    assert packing_unsupported_reason(model) == "a packed pass fails: shape '[2]' is invalid"
 
 
 def test_each_model_is_tried_once_and_forgotten_with_it() -> None:
@@ -197,7 +197,7 @@ def test_each_model_is_tried_once_and_forgotten_with_it() -> None:
     model.model.register_forward_hook(lambda *_: passes.append(1))
     known = len(packed._examined)
     for _ in range(3):
-        assert why_not_packed(model) is None
+        assert packing_unsupported_reason(model) is None
     assert len(passes) == 4, "one packed pass, and each of three rows alone"
     assert len(packed._examined) == known + 1
     del model

@@ -21,14 +21,14 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.forward.modes import PADDED, Passes, choose_passes
+from tokencredit.forward.modes import PADDED, ForwardMode, choose_forward_mode
 from tokencredit.forward.packed import packed_hidden
-from tokencredit.forward.packed_scoring import FeatureRoom, gather_packed_evidence
+from tokencredit.forward.packed_scoring import FeatureRoom, score_packed_rows
 from tokencredit.forward.packing import PackedLayout
-from tokencredit.forward.padded import TokenEvidence, gather_evidence, response_logits, row_cost
+from tokencredit.forward.padded import TokenScores, response_logits, row_cost, score_rows
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import build_objective
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.timing import Stopwatch
@@ -37,7 +37,7 @@ from tokencredit.types import Rollouts
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
 
 
-def gradient(policy: Policy, name: str, passes: Passes, *, recompute: bool = False) -> dict[str, Tensor]:
+def gradient(policy: Policy, name: str, passes: ForwardMode, *, recompute: bool = False) -> dict[str, Tensor]:
     rollouts = made_up_rollouts()
     credited = made_up_credit(rollouts)
     plan = plan_for(credited, optimizer_steps=1)
@@ -53,7 +53,7 @@ def gradient(policy: Policy, name: str, passes: Passes, *, recompute: bool = Fal
 def test_the_gradient_of_an_optimizer_step_is_that_of_padded_passes(name: str, recompute: bool) -> None:
     policy = tiny_policy()
     padded = gradient(policy, name, PADDED)
-    packed = gradient(policy, name, Passes(packed=True), recompute=recompute)
+    packed = gradient(policy, name, ForwardMode(packed=True), recompute=recompute)
     assert padded["numbers"].abs().max() > 1e-3
     assert padded.keys() == packed.keys()
     for part, value in padded.items():
@@ -61,7 +61,7 @@ def test_the_gradient_of_an_optimizer_step_is_that_of_padded_passes(name: str, r
         assert torch.allclose(packed[part], value, rtol=1e-5, atol=1e-8), part
 
 
-def features(evidence: TokenEvidence) -> Tensor:
+def features(evidence: TokenScores) -> Tensor:
     assert evidence.features is not None
     found = torch.zeros(len(evidence.features), evidence.features.width, dtype=torch.float64)
     for number, chunk in evidence.features.chunks():
@@ -81,8 +81,8 @@ def features(evidence: TokenEvidence) -> Tensor:
 def test_evidence_is_that_of_the_padded_pass_wherever_hidden_states_wait(room: FeatureRoom, kind: type) -> None:
     policy, rollouts = tiny_policy(), made_up_rollouts()
     assert not torch.equal(rollouts.mask, rollouts.loss_mask)
-    padded = gather_evidence(policy.model, rollouts, **SCORING)
-    packed = gather_packed_evidence(policy.model, rollouts, **SCORING, room=room)
+    padded = score_rows(policy.model, rollouts, **SCORING)
+    packed = score_packed_rows(policy.model, rollouts, **SCORING, room=room)
     assert isinstance(packed.features, kind)
     assert torch.allclose(packed.logp, padded.logp, atol=1e-12)
     assert torch.allclose(packed.entropy, padded.entropy, atol=1e-12)
@@ -114,7 +114,7 @@ def test_hidden_states_that_are_computed_again_get_by_with_half_once_memory_runs
     pipeline = Pipeline(small_config(**asked, optimizer={"max_tokens": 60}))
     told: list[str] = []
     forgotten: list[None] = []
-    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, tell=told.append, forget=lambda: forgotten.append(None))
+    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, notify=told.append, free_memory=lambda: forgotten.append(None))
     roomy = features(found)
     longest = max(row_cost(rollouts))
     tight = Tight(monkeypatch, limit=max(longest, 31))
@@ -144,7 +144,7 @@ def test_hidden_states_that_are_computed_again_begin_as_scoring_passes_do(monkey
         assert inside
         return packed_hidden(model, layout)
 
-    class Compiled(Passes):
+    class Compiled(ForwardMode):
         def beginning(self, model: Any) -> Any:
             return beginning(model)
 
@@ -159,20 +159,20 @@ def test_hidden_states_that_are_computed_again_begin_as_scoring_passes_do(monkey
 def test_a_run_chooses_its_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
 
-    def counted(config: TrainConfig, model: Any) -> Passes:
+    def counted(config: TrainConfig, model: Any) -> ForwardMode:
         asked.append(None)
-        return choose_passes(config, model)
+        return choose_forward_mode(config, model)
 
     for module in (step_module, pipeline_module):
-        monkeypatch.setattr(module, "choose_passes", counted)
+        monkeypatch.setattr(module, "choose_forward_mode", counted)
     stepper = stepper_of(small_config(recipe="delta", scoring="pass", kl={"beta": 0.1}))
     for number in range(2):
-        assert stepper.step(number, StageState(), Stopwatch()).trained is not None
+        assert stepper.step(number, MethodState(), Stopwatch()).trained is not None
     assert len(asked) == 1
 
 
 def test_hidden_states_are_kept_only_where_asked() -> None:
-    packed = gather_packed_evidence(tiny_policy().model, made_up_rollouts(), temperature=1.0, max_tokens=30)
+    packed = score_packed_rows(tiny_policy().model, made_up_rollouts(), temperature=1.0, max_tokens=30)
     assert packed.features is None
 
 
@@ -186,14 +186,14 @@ def test_a_batch_without_any_sampled_token_is_scored_as_nothing() -> None:
         behavior_logp=rollouts.behavior_logp,
         finished=rollouts.finished,
     )
-    packed = gather_packed_evidence(tiny_policy().model, nothing, **SCORING)
+    packed = score_packed_rows(tiny_policy().model, nothing, **SCORING)
     assert not packed.logp.any()
     assert packed.features is None or len(packed.features) == 0
 
 
 def one_step(config: TrainConfig) -> tuple[dict[str, Tensor], Tensor, tuple[int, ...]]:
     stepper = stepper_of(config)
-    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    trained = stepper.step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     weights = {name: parameter.detach().clone() for name, parameter in stepper.policy.model.named_parameters()}
     return weights, trained.credited.credit, tuple(len(step.micro_batches) for step in trained.plan.steps)
@@ -214,11 +214,11 @@ def test_a_training_step_with_packed_passes_ends_where_a_padded_one_does() -> No
 def test_what_auto_chooses_and_what_is_refused() -> None:
     policy = tiny_policy(torch.float32)
 
-    def chosen(**given: Any) -> Passes:
-        return choose_passes(resolve([given]), policy.model)
+    def chosen(**given: Any) -> ForwardMode:
+        return choose_forward_mode(resolve([given]), policy.model)
 
     assert chosen() == PADDED
-    assert chosen(passes="packed") == Passes(packed=True)
+    assert chosen(passes="packed") == ForwardMode(packed=True)
     for field, asked in {"compile": "on", "features": "host"}.items():
         with pytest.raises(ConfigError, match=f"{field} is '{asked}', which only packed passes heed; set passes to 'packed'"):
             chosen(**{field: asked})
@@ -245,28 +245,28 @@ class OnGpu:
 
 
 def test_on_a_gpu_large_models_are_compiled_where_flash_attention_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes_module, "why_not_packed", lambda model: None)
-    monkeypatch.setattr(passes_module, "why_no_triton", lambda: None)
+    monkeypatch.setattr(passes_module, "packing_unsupported_reason", lambda model: None)
+    monkeypatch.setattr(passes_module, "triton_unavailable_reason", lambda: None)
 
-    def chosen(model: OnGpu, **given: Any) -> Passes:
-        return choose_passes(resolve([{"diagnose": {"every": 0}, **given}]), model)  # pyright: ignore[reportArgumentType]
+    def chosen(model: OnGpu, **given: Any) -> ForwardMode:
+        return choose_forward_mode(resolve([{"diagnose": {"every": 0}, **given}]), model)  # pyright: ignore[reportArgumentType]
 
-    assert chosen(OnGpu(), dtype="bfloat16") == Passes(packed=True, compiled=True)
-    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16") == Passes(packed=True)
-    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16", compile="on") == Passes(packed=True, compiled=True)
-    assert chosen(OnGpu(), dtype="bfloat16", compile="off") == Passes(packed=True)
-    assert chosen(OnGpu(), dtype="float32") == Passes(packed=True)
-    assert chosen(OnGpu(head=260), dtype="bfloat16") == Passes(packed=True)
+    assert chosen(OnGpu(), dtype="bfloat16") == ForwardMode(packed=True, compiled=True)
+    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16") == ForwardMode(packed=True)
+    assert chosen(OnGpu(parameters=10**6), dtype="bfloat16", compile="on") == ForwardMode(packed=True, compiled=True)
+    assert chosen(OnGpu(), dtype="bfloat16", compile="off") == ForwardMode(packed=True)
+    assert chosen(OnGpu(), dtype="float32") == ForwardMode(packed=True)
+    assert chosen(OnGpu(head=260), dtype="bfloat16") == ForwardMode(packed=True)
     with pytest.raises(ConfigError, match="compile is 'on' but dtype is 'float32'"):
         chosen(OnGpu(), compile="on")
-    monkeypatch.setattr(passes_module, "why_no_triton", lambda: "no compiler")
-    assert chosen(OnGpu(), dtype="bfloat16") == Passes(packed=True)
+    monkeypatch.setattr(passes_module, "triton_unavailable_reason", lambda: "no compiler")
+    assert chosen(OnGpu(), dtype="bfloat16") == ForwardMode(packed=True)
 
 
 def test_hidden_states_are_kept_as_the_head_multiplies_them() -> None:
     """Float32 weights leave float32 hidden states behind even in a bfloat16 pass."""
-    packed = gather_packed_evidence(tiny_policy(torch.float32).model, made_up_rollouts(), **SCORING, dtype="bfloat16")
-    again = gather_packed_evidence(
+    packed = score_packed_rows(tiny_policy(torch.float32).model, made_up_rollouts(), **SCORING, dtype="bfloat16")
+    again = score_packed_rows(
         tiny_policy(torch.float32).model, made_up_rollouts(), **SCORING, dtype="bfloat16", room=FeatureRoom("recompute")
     )
     for evidence in (packed, again):

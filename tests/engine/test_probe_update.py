@@ -12,7 +12,7 @@ from tiny import made_up_rollouts, tiny_policy
 from tokencredit.forward import first_order as probe
 from tokencredit.forward.divergence import movement
 from tokencredit.forward.first_order import plain_attention, predicted_change
-from tokencredit.forward.padded import gather_evidence, response_logits
+from tokencredit.forward.padded import response_logits, score_rows
 from tokencredit.kernels import token_logp
 from tokencredit.types import Rollouts
 
@@ -130,9 +130,9 @@ def test_a_small_real_step_is_predicted_token_by_token_in_float32(name: str) -> 
     rollouts = made_up_rollouts()
     direction = random_direction(model, 1, size=2e-4)
     predicted = predicted_change(model, rollouts, {"step": direction}, **LIMITS)
-    before = gather_evidence(model, rollouts, **LIMITS).logp
+    before = score_rows(model, rollouts, **LIMITS).logp
     moved(model, direction, 1.0)
-    measured = gather_evidence(model, rollouts, **LIMITS).logp - before
+    measured = score_rows(model, rollouts, **LIMITS).logp - before
     inside = rollouts.mask
     assert predicted.method == "jvp"
     assert float(torch.corrcoef(torch.stack([predicted.change["step"][inside], measured[inside]]))[0, 1]) > 0.99
@@ -154,7 +154,7 @@ def test_movement_compares_whole_distributions() -> None:
         assert float(found.kl[row, position]) == pytest.approx(sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)), abs=1e-9)
         assert float(found.before.entropy[row, position]) == pytest.approx(-sum(a * math.log(a) for a in p), abs=1e-9)
         assert float(found.after.entropy[row, position]) == pytest.approx(-sum(b * math.log(b) for b in q), abs=1e-9)
-    hidden = gather_evidence(one.model, rollouts, keep_hidden=True, **LIMITS).hidden
+    hidden = score_rows(one.model, rollouts, keep_hidden=True, **LIMITS).hidden
     assert hidden is not None
     assert found.before.hidden is not None
     assert torch.allclose(found.before.hidden[rollouts.mask], hidden[rollouts.mask], atol=1e-12)
@@ -165,7 +165,7 @@ def test_a_token_is_scored_to_the_bit_as_it_is_elsewhere() -> None:
     """Or unchanged weights would seem to have moved it."""
     policy, rollouts = tiny_policy(torch.float32), made_up_rollouts()
     found = movement(policy.model, policy.model, rollouts, **LIMITS)
-    scored = gather_evidence(policy.model, rollouts, keep_hidden=True, **LIMITS)
+    scored = score_rows(policy.model, rollouts, keep_hidden=True, **LIMITS)
     assert torch.equal(found.before.logp, scored.logp)
     assert torch.equal(found.before.entropy, scored.entropy)
 

@@ -11,7 +11,7 @@ from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, prompted, render_reply
+from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, render_reply, with_prompting
 from tokencredit.rollout.multi_turn import hear
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of
@@ -115,7 +115,7 @@ def test_a_configuration_decides_style_shots_and_stops() -> None:
     task, policy = Steps(), chatting()
 
     def put(**changes: object) -> Policy:
-        return prompted(policy, resolve([{"prompt": changes, "sampling": {"stop": [";;"]}}]), task)
+        return with_prompting(policy, resolve([{"prompt": changes, "sampling": {"stop": [";;"]}}]), task)
 
     assert put().prompting.chat
     assert not put(style="plain").prompting.chat
@@ -125,8 +125,8 @@ def test_a_configuration_decides_style_shots_and_stops() -> None:
     assert all(split_of(shot.prompt) == "train" and shot.response.endswith("#" + _answer(task, shot.prompt)) for shot in shown.shots)
     assert shown == put(style="plain", few_shot=2).prompting
     with pytest.raises(ConfigError, match=r"prompt.style is 'chat' but the tokenizer of model 'steps-shift' has no chat template"):
-        prompted(tiny_policy(), resolve([{"prompt": {"style": "chat"}}]), task)
-    assert not prompted(tiny_policy(), resolve([{}]), task).prompting.chat
+        with_prompting(tiny_policy(), resolve([{"prompt": {"style": "chat"}}]), task)
+    assert not with_prompting(tiny_policy(), resolve([{}]), task).prompting.chat
 
 
 def _answer(task: Steps, prompt: str) -> str:
@@ -155,9 +155,9 @@ def test_a_task_without_demonstrations_cannot_be_shown() -> None:
 
     config = resolve([{"prompt": {"few_shot": 1}}])
     with pytest.raises(ConfigError, match=r"prompt.few_shot is 1 but task 'steps' has no demonstrations"):
-        prompted(tiny_policy(), config, Bare())
+        with_prompting(tiny_policy(), config, Bare())
     with pytest.raises(ConfigError, match="gave only 1 different training problems"):
-        prompted(tiny_policy(), config, OneProblem())
+        with_prompting(tiny_policy(), config, OneProblem())
 
 
 def test_tokens_outside_of_the_answer_are_labelled_as_thinking_and_stops_as_stop() -> None:
@@ -215,5 +215,5 @@ def test_shots_that_ask_the_same_count_as_one() -> None:
         def demonstrate(self, problem: Problem, *, seed: int) -> str:
             return problem.answer
 
-    shown = prompted(tiny_policy(), resolve([{"prompt": {"few_shot": 2}}]), Doubled()).prompting
+    shown = with_prompting(tiny_policy(), resolve([{"prompt": {"few_shot": 2}}]), Doubled()).prompting
     assert len({shot.prompt.strip() for shot in shown.shots}) == 3

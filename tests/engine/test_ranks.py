@@ -18,8 +18,8 @@ from laws.source_edits import Edit, loaded_with
 from tokencredit.credit.delta.accumulators import CentroidSums, MarginMoments, ScopeIds, ScoreMass
 from tokencredit.credit.delta.vectors import DenseVectors
 from tokencredit.objective import OBJECTIVES, TokenInputs
-from tokencredit.pipeline.credit import StageState
-from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks, loadable, merging
+from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, TorchProcessGroup, loadable, merging
 from tokencredit.pipeline.microbatch import step_statistic
 
 RECIPES: dict[str, Any] = {
@@ -86,12 +86,12 @@ def token_inputs(rank: int, ranks: int) -> list[TokenInputs]:
 
 def found_on(group: Any, *, several: int) -> dict[str, Any]:
     """Everything the tests below look at, gathered in one process of a group."""
-    ranks = ProcessGroup(group, device="cpu:0")
+    ranks = TorchProcessGroup(group, device="cpu:0")
     split = SPLITS["three ranks, rows in any order" if several == 3 else "groups straddle"]
     cases = [made_up_case(0), made_up_case(1)]
     credited: dict[str, Any] = {}
     for name, recipe in RECIPES.items():
-        made, state, results = crediting_of(recipe), StageState(), []
+        made, state, results = crediting_of(recipe), MethodState(), []
         for case in cases:
             result = credit_case(made, case, state, split[ranks.index], ranks)
             state = result.state
@@ -101,7 +101,7 @@ def found_on(group: Any, *, several: int) -> dict[str, Any]:
         "index": ranks.index,
         "count": ranks.count,
         "gathered": ranks.gather(given_by(ranks.index)),
-        "elsewhere": [part["half"].device.type for part in ProcessGroup(group, device="meta").gather(given_by(ranks.index))],
+        "elsewhere": [part["half"].device.type for part in TorchProcessGroup(group, device="meta").gather(given_by(ranks.index))],
         "merged": [contents(merging(ranks)(accumulator)) for accumulator in accumulators(ranks.index)],
         "credited": credited,
         "statistic": {name: step_statistic(made, token_inputs(ranks.index, several), ranks) for name, made in WHOLE_STEP.items()},
@@ -119,7 +119,7 @@ def one_process(rank: int, folder: Path) -> None:
         found[2] = found_on(pair, several=2)
     else:
         alone = given_by(0)
-        found[1] = {"same": ProcessGroup(single, device="meta").gather(alone)[0] is alone}
+        found[1] = {"same": TorchProcessGroup(single, device="meta").gather(alone)[0] is alone}
     torch.save(found, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -200,7 +200,7 @@ def test_merged_accumulators_are_the_same_on_all_ranks_to_the_bit(processes: lis
 @GROUPS
 @pytest.mark.parametrize("name", RECIPES)
 def test_credit_over_processes_is_that_of_one_rank(processes: list, several: int, name: str) -> None:
-    made, state = crediting_of(RECIPES[name]), StageState()
+    made, state = crediting_of(RECIPES[name]), MethodState()
     for number, case in enumerate((made_up_case(0), made_up_case(1))):
         alone = credit_case(made, case, state)
         state = alone.state
@@ -233,9 +233,9 @@ def test_a_device_that_can_be_loaded_to(asked: str, right: str, given: Callable[
 
 def test_one_rank_alone_gathers_what_it_gave() -> None:
     value = object()
-    assert ALONE.gather(value)[0] is value
-    assert (ALONE.index, ALONE.count) == (0, 1)
-    assert merging(ALONE)(value) is value
+    assert SINGLE_PROCESS.gather(value)[0] is value
+    assert (SINGLE_PROCESS.index, SINGLE_PROCESS.count) == (0, 1)
+    assert merging(SINGLE_PROCESS)(value) is value
 
 
 MERGING: dict[str, Edit] = {
@@ -263,7 +263,7 @@ def test_another_order_of_merging_would_be_noticed(mutant: str) -> None:
             return [accumulators(rank)[self.place] for rank in range(3)]
 
     def merged(code: Any) -> list[list[Any]]:
-        made: Callable[[Ranks], Any] = code.merging
+        made: Callable[[ProcessGroup], Any] = code.merging
         return [[contents(made(Given(rank, place))(accumulators(rank)[place])) for place in range(4)] for rank in range(3)]
 
     right, wrong = merged(loaded_with(["pipeline.distributed"])), merged(loaded_with(["pipeline.distributed"], MERGING[mutant]))

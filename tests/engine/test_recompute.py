@@ -21,8 +21,8 @@ from engine.runs import files_of, run, small_config, stepper_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
-from tokencredit.forward.modes import recomputable_layers, recomputing
-from tokencredit.forward.padded import gather_evidence, is_computed_again, pays_to_share
+from tokencredit.forward.modes import activation_checkpointing, recomputable_layers
+from tokencredit.forward.padded import is_computed_again, pays_to_share, score_rows
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
@@ -126,17 +126,17 @@ def test_other_passes_are_as_they_were() -> None:
     policy = policy_of(llama)
     layers = recomputable_layers(policy.model)
     own = [layer.forward for layer in layers]
-    with recomputing(policy.model):
+    with activation_checkpointing(policy.model):
         assert all(layer.forward != forward for layer, forward in zip(layers, own, strict=True))
         assert is_computed_again(policy.model)
     assert [layer.forward for layer in layers] == own
     assert not is_computed_again(policy.model)
-    with pytest.raises(ZeroDivisionError), recomputing(policy.model):
+    with pytest.raises(ZeroDivisionError), activation_checkpointing(policy.model):
         _ = 1 / 0
     assert not any("forward" in vars(layer) for layer in layers)
     gradient(policy, recompute=True)
     with counting(policy.model) as calls:
-        gather_evidence(policy.model, made_up_rollouts(), temperature=1.0, max_tokens=10_000)
+        score_rows(policy.model, made_up_rollouts(), temperature=1.0, max_tokens=10_000)
     assert len(calls) == 1
 
 
@@ -152,7 +152,7 @@ def test_a_run_with_it_has_the_bits_of_one_without(tmp_path: Path, looks: int) -
 
 
 def test_a_run_computes_again_only_where_it_is_asked_to() -> None:
-    from tokencredit.pipeline.credit import StageState
+    from tokencredit.pipeline.credit import MethodState
     from tokencredit.timing import Stopwatch
 
     passes: list[int] = []
@@ -161,7 +161,7 @@ def test_a_run_computes_again_only_where_it_is_asked_to() -> None:
         with counting(stepper.policy.model) as sampled:
             gathered = stepper.gather(0, Stopwatch())
         with counting(stepper.policy.model) as updated:
-            stepper.take(0, stepper.plan(0, gathered, StageState(), Stopwatch()), Stopwatch())
+            stepper.take(0, stepper.plan(0, gathered, MethodState(), Stopwatch()), Stopwatch())
         passes += [len(sampled), len(updated)]
     assert passes[2] == passes[0]
     assert passes[3] == 2 * passes[1]

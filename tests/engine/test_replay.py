@@ -10,7 +10,7 @@ from fault.command import tokencredit
 from tokencredit.analysis.replay import nearest_start, recreate
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_io.write import rollout_rows, write_rows
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 LOOKS = {"every": 3, "groups": 2, "coupling_tokens": 64}
 
@@ -35,7 +35,7 @@ def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, start: s
 
 def test_the_nearest_checkpoint_is_one_from_which_the_step_is_still_to_come(tmp_path: Path) -> None:
     run(small_config(steps=5, keep_every=2), tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
+    folder = RunDir(tmp_path / "run")
     (folder.checkpoints / "step-000004.partial").mkdir()
     assert [nearest_start(folder, step).step for step in (1, 2, 3, 4, 5)] == [0, 0, 2, 2, 4]
     assert nearest_start(folder, 1).checkpoint is None
@@ -45,12 +45,12 @@ def test_the_nearest_checkpoint_is_one_from_which_the_step_is_still_to_come(tmp_
 def test_a_plan_that_differs_from_the_written_one_is_told(tmp_path: Path) -> None:
     config = small_config(steps=2, diagnose=LOOKS)
     run(config, tmp_path / "run")
-    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is True
+    assert recreate(RunDir(tmp_path / "run"), config, 2).same_plan is True
     plans = (tmp_path / "run" / "plans.jsonl").read_text()
     (tmp_path / "run" / "plans.jsonl").write_text(plans.replace('"digest": "', '"digest": "x'))
-    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is False
+    assert recreate(RunDir(tmp_path / "run"), config, 2).same_plan is False
     (tmp_path / "run" / "plans.jsonl").unlink()
-    assert recreate(RunFolder(tmp_path / "run"), config, 2).same_plan is None
+    assert recreate(RunDir(tmp_path / "run"), config, 2).same_plan is None
 
 
 def test_steps_outside_the_run_are_refused(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_steps_outside_the_run_are_refused(tmp_path: Path) -> None:
     run(config, tmp_path / "run")
     for step in (0, 3):
         with pytest.raises(ConfigError, match=f"step is {step} but the run has taken steps 1 to 2"):
-            recreate(RunFolder(tmp_path / "run"), config, step)
+            recreate(RunDir(tmp_path / "run"), config, step)
 
 
 def test_only_what_is_asked_for_and_nothing_overwritten(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_rollouts_of_another_trainer_are_looked_at(tmp_path: Path) -> None:
     config = small_config(recipe="dapo", steps=1, diagnose=LOOKS | {"groups": 0}, optimizer={"learning_rate": 3e-4, "warmup_steps": 0})
     folder = tmp_path / "run"
     run(config, folder)
-    trained = recreate(RunFolder(folder), config, 1).trained
+    trained = recreate(RunDir(folder), config, 1).trained
     rollouts, scored = trained.credited.rollouts, trained.credited.scored
     write_rows(tmp_path / "rollouts.parquet", rollout_rows(rollouts, scored.score))
     said = tokencredit(

@@ -16,7 +16,7 @@ from engine.runs import small_config
 from tiny import tiny_policy
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, Sampled, load_policy
 from tokencredit.rollout import revision as module
 from tokencredit.rollout.collect import collect
@@ -151,7 +151,7 @@ class Script:
             behavior_logp=whole.behavior_logp[:, :max_new_tokens],
             finished=whole.finished,
         )
-        return Sampled(drawn, TokenEvidence(torch.zeros(mask.shape), torch.zeros(mask.shape), None))
+        return Sampled(drawn, TokenScores(torch.zeros(mask.shape), torch.zeros(mask.shape), None))
 
 
 POLICY = tiny_policy()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiny import tiny_policy
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.sampler import sample
 
@@ -18,7 +18,7 @@ def policy() -> Policy:
 
 def test_what_the_sampler_saw_is_what_a_scoring_pass_finds(policy: Policy) -> None:
     rollouts, seen = sample(policy, PROMPTS, group_size=3, max_new_tokens=12, seed=1, temperature=0.8, keep_hidden=True)
-    scored = gather_evidence(policy.model, rollouts, temperature=0.8, max_tokens=1000, keep_hidden=True)
+    scored = score_rows(policy.model, rollouts, temperature=0.8, max_tokens=1000, keep_hidden=True)
     inside = rollouts.mask
     assert 0 < inside.sum() < inside.numel()
     torch.testing.assert_close(seen.logp[inside], scored.logp[inside], atol=1e-10, rtol=0)

@@ -14,7 +14,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.optim.update import accumulate_gradient
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.rollout.multi_turn import turn_tokens, turns_of
 from tokencredit.tasks import Guess, Problem, Steps
 from tokencredit.timing import Stopwatch
@@ -36,7 +36,7 @@ def warm(**changes: Any) -> TrainConfig:
 def test_the_gradient_is_that_of_cross_entropy_on_the_demonstrations() -> None:
     stepper = stepper_of(warm(dtype="float64"))
     gathered = stepper.gather(0, Stopwatch())
-    planned = stepper.plan(0, gathered, StageState(), Stopwatch())
+    planned = stepper.plan(0, gathered, MethodState(), Stopwatch())
     assert bool((planned.credited.credit[gathered.rollouts.mask] == 1).all())
     [step] = planned.plan.steps
     accumulate_gradient(stepper.policy, planned.credited, step, stepper.pipeline.objective, temperature=1.0, dtype="float64")
@@ -113,7 +113,7 @@ def test_a_demonstration_that_is_not_right_teaches_nothing_and_is_counted() -> N
     assert 5 < int(wrong.sum()) < 35
     assert gathered.ungraded == {"the demonstration is not graded right": int(wrong.sum())}
     assert gathered.responses == 40
-    credited = stepper.plan(0, gathered, StageState(), Stopwatch()).credited
+    credited = stepper.plan(0, gathered, MethodState(), Stopwatch()).credited
     assert not bool(credited.credit[wrong].any())
     assert bool((credited.credit[~wrong][gathered.rollouts.mask[~wrong]] == 1).all())
 
@@ -157,7 +157,7 @@ def test_conversations_are_demonstrated_with_the_environment_masked_out() -> Non
         assert [stepper.policy.encode(turn) for turn in turns] == [tokens[:-1] for tokens in turn_tokens(gathered.rollouts, row)]
         several += len(turns) > 1
     assert several > 3
-    credited = stepper.plan(0, gathered, StageState(), Stopwatch()).credited
+    credited = stepper.plan(0, gathered, MethodState(), Stopwatch()).credited
     assert torch.equal(credited.credit != 0, gathered.rollouts.mask)
 
 

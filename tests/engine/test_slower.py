@@ -9,17 +9,17 @@ import torch
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.trainer import fast_paths
-from tokencredit.trainer.fast_paths import slower_in_words
+from tokencredit.trainer.fast_paths import slow_path_warnings
 
 
 def told(kind: str, **given: Any) -> list[str]:
     policy: Any = SimpleNamespace(device=torch.device(kind), model=None)
-    return slower_in_words(resolve([{"diagnose": {"every": 0}, **given}]), policy)
+    return slow_path_warnings(resolve([{"diagnose": {"every": 0}, **given}]), policy)
 
 
 def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
-    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: "it has a window")
+    monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: "it has a window")
     both = told("cuda", dtype="bfloat16")
     assert ["its layers are odd" in both[0], "it has a window" in both[1]] == [True, True]
     assert told("cpu", dtype="bfloat16") == []
@@ -27,9 +27,9 @@ def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(told("cuda", dtype="bfloat16", passes="padded")) == 1
     assert len(told("cuda", dtype="float32")) == 1
     monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: None)
-    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: None)
+    monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: None)
     assert told("cuda", dtype="bfloat16") == []
 
 
 def test_a_policy_on_a_cpu_has_nothing_to_tell() -> None:
-    assert slower_in_words(resolve([{}]), tiny_policy(torch.float32)) == []
+    assert slow_path_warnings(resolve([{}]), tiny_policy(torch.float32)) == []

@@ -9,7 +9,7 @@ import torch
 
 from engine.runs import small_config
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.optim.update import StepGradient, accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
@@ -33,7 +33,7 @@ HOMOGENEOUS = ("clip", "gspo", "dfpo")
 def near_policy(policy: Policy, dtype: torch.dtype = torch.float64) -> Credited:
     """Made-up credit on old log-probs not far from the policy's own, so that some tokens are clipped and most are not."""
     rollouts = made_up_rollouts(groups=6, group_size=4)
-    logp = gather_evidence(policy.model, rollouts, temperature=TEMPERATURE, max_tokens=1000).logp
+    logp = score_rows(policy.model, rollouts, temperature=TEMPERATURE, max_tokens=1000).logp
     noise = torch.randn(logp.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     old_logp = logp + 0.2 * noise.to(dtype)
     return replace(made_up_credit(rollouts, dtype=dtype), old_logp=old_logp, reference_logp=old_logp + 0.3 * noise.flip(0).to(dtype))

@@ -24,12 +24,12 @@ from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trackers import TRACKERS, Tracked
 from tokencredit.trackers.callback import Tracking, identify, numbers_in
 from tokencredit.trainer.evaluate import Accuracy
 from tokencredit.trainer.loop import train
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 
 Points = dict[str, list[tuple[int, float]]]
 BEFORE = Accuracy(greedy=0.25, sampled=0.5, pass_at_k=0.75, k=2, mixed_groups=0.5, length=9.0, problems=4)
@@ -37,7 +37,7 @@ BEFORE = Accuracy(greedy=0.25, sampled=0.5, pass_at_k=0.75, k=2, mixed_groups=0.
 
 def tracked_run(config: TrainConfig, folder: Path, inner: Silent, *, resume: bool = False) -> None:
     with Tracking(config, folder, inner) as tracking:
-        outcome = train(config, folder, tracking, StopRequest(), resume=resume)
+        outcome = train(config, folder, tracking, StopSignal(), resume=resume)
         tracking.concluded(outcome.result)
 
 
@@ -46,7 +46,7 @@ class Listening(Silent):
         super().__init__(after)
         self.heard: list[tuple[int, str, str]] = []
 
-    def told(self, step: int, kind: str, message: str) -> None:
+    def on_event(self, step: int, kind: str, message: str) -> None:
         self.heard.append((step, kind, message))
 
 
@@ -216,11 +216,11 @@ def _beside_tracking(folder: Path) -> dict[str, bytes]:
 def test_what_a_tracker_is_told(tmp_path: Path, recorded: type[Recorded]) -> None:
     config, inner = small_config(track={"to": ["wandb"], "name": "mine"}), Listening()
     with Tracking(config, tmp_path, inner) as tracking:
-        tracking.told(0, "gold", "2 of 9 gold answers are not graded right and are not asked: line 3 of 'x': the answer 'secret'")
+        tracking.on_event(0, "gold", "2 of 9 gold answers are not graded right and are not asked: line 3 of 'x': the answer 'secret'")
         assert not recorded.made
-        tracking.began(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
-        tracking.stepped({"step": 1, "loss": 0.5, "tokens": 7, "refused": True, "words": "no number"}, 1.5)
-        tracking.told(1, "warning", "entropy is 0.01: below guard.entropy_share")
+        tracking.on_train_begin(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
+        tracking.on_step_end({"step": 1, "loss": 0.5, "tokens": 7, "refused": True, "words": "no number"}, 1.5)
+        tracking.on_event(1, "warning", "entropy is 0.01: below guard.entropy_share")
         tracking.concluded({"recipe": "delta", "steps": 4, "after": {"greedy": 1.0}})
     (tracker,) = recorded.made
     assert tracker.calls == [
@@ -244,13 +244,13 @@ def test_a_tracker_is_told_what_it_does_not_have_and_nothing_twice(
 ) -> None:
     """The run goes on from step 2, and takes step 3, which the tracker may have, again."""
     monkeypatch.setattr(Recorded, "next_step", held)
-    folder = RunFolder(tmp_path)
+    folder = RunDir(tmp_path)
     for step in (1, 2, 3):
         folder.append("metrics.jsonl", {"step": step, "loss": step / 2})
         folder.append("timing.jsonl", {"step": step, "seconds": {"sample": 1.0, "update": step}})
     with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent()) as tracking:
-        tracking.began(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
-        tracking.stepped({"step": 3, "loss": 1.5}, 4.0)
+        tracking.on_train_begin(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
+        tracking.on_step_end({"step": 3, "loss": 1.5}, 4.0)
     before = {f"held_out/{name}": value for name, value in BEFORE.to_json().items()}
     numbers = [before, *({"loss": step / 2, "seconds": 1.0 + step} for step in (1, 2, 3))]
     assert [call for call in recorded.made[0].calls if call[0] == "log"] == [("log", step, numbers[step]) for step in logged]
@@ -259,7 +259,7 @@ def test_a_tracker_is_told_what_it_does_not_have_and_nothing_twice(
 def test_a_run_that_a_guard_stopped_says_why(tmp_path: Path, recorded: type[Recorded]) -> None:
     why = GuardError("30.0 % of the responses could not be graded: the answer 'secret' (9); that is more than guard.ungraded_share allows")
     tracking = Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent())
-    tracking.began(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
+    tracking.on_train_begin(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
     tracking.__exit__(GuardError, why, None)
     assert recorded.made[0].calls[-2:] == [("note", 2, "stopped", "30.0 % of the responses could not be graded"), ("close", False)]
 
@@ -268,9 +268,9 @@ def test_one_that_fails_at_an_event_hears_no_more(tmp_path: Path, recorded: type
     monkeypatch.setattr(Recorded, "failing", "note")
     inner = Listening()
     with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, inner) as tracking:
-        tracking.began(None, BEFORE, 3)  # pyright: ignore[reportArgumentType]
-        tracking.told(3, "damaged", "checkpoint step-000004 was passed over")
-        tracking.stepped({"step": 4, "loss": 1.0}, 1.0)
+        tracking.on_train_begin(None, BEFORE, 3)  # pyright: ignore[reportArgumentType]
+        tracking.on_event(3, "damaged", "checkpoint step-000004 was passed over")
+        tracking.on_step_end({"step": 4, "loss": 1.0}, 1.0)
     assert [call[0] for call in recorded.made[0].calls] == ["open", "log", "note"]
     assert [(step, kind) for step, kind, _ in inner.heard] == [(3, "damaged"), (3, "warning")]
 
@@ -292,17 +292,17 @@ def test_the_command_tracks_and_a_resume_may_add_and_leave_out(tmp_path: Path) -
 
 def test_only_one_of_several_processes_tracks(tmp_path: Path, recorded: type[Recorded]) -> None:
     with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent(), active=False) as tracking:
-        tracking.began(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
-        tracking.stepped({"step": 1}, 1.0)
+        tracking.on_train_begin(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
+        tracking.on_step_end({"step": 1}, 1.0)
     assert not recorded.made
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_keeps_its_id_unless_it_goes_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    first = identify(RunFolder(tmp_path / "run"), Track())
+    first = identify(RunDir(tmp_path / "run"), Track())
     assert (first.project, first.name) == ("tokencredit", "run")
-    renamed = RunFolder((tmp_path / "run").rename(tmp_path / "moved"))
+    renamed = RunDir((tmp_path / "run").rename(tmp_path / "moved"))
     assert identify(renamed, Track()) == first
     elsewhere = identify(renamed, Track(project="other"))
     assert elsewhere.id != first.id

@@ -12,7 +12,7 @@ from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Credited, PlannedStep
@@ -69,7 +69,7 @@ def test_an_ungraded_response_does_not_change_the_dfpo_gradient_of_its_siblings(
 def test_scores_are_as_precise_as_the_run(tmp_path: Path, recipe: str, dtype: str, kept: torch.dtype) -> None:
     """Groups of seven have means that no binary fraction holds; in float64 their advantages still sum to 0 to 1e-12."""
     stepper = stepper_of(small_config(recipe=recipe, dtype=dtype, sampling={"prompts": 6, "group_size": 7}))
-    trained = stepper.step(0, StageState(), Stopwatch()).trained
+    trained = stepper.step(0, MethodState(), Stopwatch()).trained
     assert trained is not None
     credited = trained.credited
     assert credited.scored.score.dtype == credited.scored.reward.dtype == credited.advantage.dtype == credited.credit.dtype == kept

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.sampler import sample, sample_plainly, with_sampler
@@ -109,7 +109,7 @@ def asking(engine: Engine, **changes: Any) -> Policy:
 def test_responses_and_log_probs_are_those_of_the_policy(engine: Engine) -> None:
     policy = asking(engine)
     drawn = sample(policy, PROMPTS, **DRAWING)
-    scored = gather_evidence(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
+    scored = score_rows(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     mask = drawn.rollouts.mask
     assert torch.allclose(drawn.rollouts.behavior_logp[mask], scored.logp[mask], atol=1e-5)
     assert drawn.rollouts.prompts == tuple(tuple(prompt) for prompt in PROMPTS for _ in range(4))
@@ -137,7 +137,7 @@ def test_weights_that_moved_are_given_and_prompts_forgotten(engine: Engine, fuse
     optimizer.step()
     drawn = sample(policy, PROMPTS, **DRAWING)
     assert engine.log[3:] == ["weights", "forgot", "draw"]
-    scored = gather_evidence(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
+    scored = score_rows(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     assert torch.allclose(drawn.rollouts.behavior_logp[drawn.rollouts.mask], scored.logp[drawn.rollouts.mask], atol=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_another_model_is_given_too_although_its_weights_never_moved(engine: Eng
     sample(policy, PROMPTS, **DRAWING)
     other = replace(policy, model=deepcopy(tiny_policy(torch.float32, seed=7).model))
     drawn = sample(other, PROMPTS, **DRAWING)
-    scored = gather_evidence(other.model, drawn.rollouts, temperature=0.8, max_tokens=500)
+    scored = score_rows(other.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     assert torch.allclose(drawn.rollouts.behavior_logp[drawn.rollouts.mask], scored.logp[drawn.rollouts.mask], atol=1e-5)
 
 

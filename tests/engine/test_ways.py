@@ -14,33 +14,33 @@ from engine.runs import rows_of, run, small_config
 from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.forward import modes as passes_module
-from tokencredit.forward.modes import PADDED, Passes, choose_passes
+from tokencredit.forward.modes import PADDED, ForwardMode, choose_forward_mode
 from tokencredit.report.methods import methods
 from tokencredit.report.run_reader import Run
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.trainer import fast_paths
-from tokencredit.trainer.fast_paths import ways_taken
+from tokencredit.trainer.fast_paths import explain_fast_paths
 
 
 class FastSampler:
     """Named as the real one."""
 
 
-def taken(chosen: Passes, *, kind: str = "cuda", draws: Any = None, **given: Any) -> dict[str, tuple[str, str]]:
+def taken(chosen: ForwardMode, *, kind: str = "cuda", draws: Any = None, **given: Any) -> dict[str, tuple[str, str]]:
     config = resolve([{"recipe": "delta", "dtype": "bfloat16", "diagnose": {"every": 0}, **given}])
     model = SimpleNamespace(
         device=torch.device(kind), config=LlamaConfig(hidden_size=64, num_attention_heads=1), num_parameters=lambda: 10**6
     )
     policy: Any = SimpleNamespace(device=torch.device(kind), model=model, sampler=draws)
-    return {name: (way["taken"], way["why"]) for name, way in ways_taken(config, policy, chosen, Pipeline(config)).items()}
+    return {name: (way["taken"], way["why"]) for name, way in explain_fast_paths(config, policy, chosen, Pipeline(config)).items()}
 
 
 def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
-    monkeypatch.setattr(fast_paths, "why_not_packed", lambda model: "it has a window")
-    monkeypatch.setattr(passes_module, "why_no_triton", lambda: None)
+    monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: "it has a window")
+    monkeypatch.setattr(passes_module, "triton_unavailable_reason", lambda: None)
     best = "the fastest that can be taken here"
-    assert taken(Passes(packed=True, compiled=True), draws=FastSampler()) == {
+    assert taken(ForwardMode(packed=True, compiled=True), draws=FastSampler()) == {
         "sampler": ("FastSampler", best),
         "passes": ("packed", best),
         "compile": ("on", best),
@@ -58,8 +58,10 @@ def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         "compile": ("off", "passes are padded"),
         "features": ("none", "no stage reads hidden states"),
     }
-    assert taken(Passes(packed=True))["compile"] == ("off", "it has 1,000,000 parameters, and below 50,000,000 it is not worth it")
-    slow = taken(Passes(packed=True), dtype="float32", features="host", scoring="pass", compile="off", passes="packed", sampler="plain")
+    assert taken(ForwardMode(packed=True))["compile"] == ("off", "it has 1,000,000 parameters, and below 50,000,000 it is not worth it")
+    slow = taken(
+        ForwardMode(packed=True), dtype="float32", features="host", scoring="pass", compile="off", passes="packed", sampler="plain"
+    )
     assert slow == {
         "sampler": ("plain", "asked for"),
         "passes": ("packed", "asked for"),
@@ -74,8 +76,8 @@ def test_the_size_below_which_a_model_is_not_compiled_is_the_one_that_is_told() 
     """What is told and what is done come from one question."""
     policy = tiny_policy(torch.float32)
     config = resolve([{"passes": "packed"}])
-    passes = choose_passes(config, policy.model)
-    told = ways_taken(config, replace(policy, sampler=None), passes, Pipeline(config))
+    passes = choose_forward_mode(config, policy.model)
+    told = explain_fast_paths(config, replace(policy, sampler=None), passes, Pipeline(config))
     assert (passes.compiled, told["compile"]["taken"], told["compile"]["why"]) == (False, "off", "the model is not on a GPU")
 
 

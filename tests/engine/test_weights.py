@@ -15,11 +15,11 @@ from tokencredit.analysis.replay import recreate
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.optim.optimizer import StochasticAdamW, make_optimizer
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.sampler import sample
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 KNOBS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 IN_BFLOAT16: dict[str, Any] = {"dtype": "bfloat16", "diagnose": {"every": 0}}
@@ -76,8 +76,8 @@ def test_updates_that_nearest_rounding_forgets_are_kept_in_the_mean() -> None:
     steps, rate, count = 10, 1e-6, 400_000
     given = [torch.ones(count)] * steps
     knobs: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95), "weight_decay": 0.0}
-    nearest, chance = (Parameter(torch.ones(count, dtype=torch.bfloat16)) for _ in range(2))
-    assert torch.equal(after(torch.optim.AdamW([nearest], **knobs), nearest, given), torch.ones(count, dtype=torch.bfloat16))
+    suggest, chance = (Parameter(torch.ones(count, dtype=torch.bfloat16)) for _ in range(2))
+    assert torch.equal(after(torch.optim.AdamW([suggest], **knobs), suggest, given), torch.ones(count, dtype=torch.bfloat16))
     moved = 1 - after(StochasticAdamW([chance], seed=3, **knobs), chance, given).double()
     expected = steps * rate
     error = (expected / 256 / count) ** 0.5
@@ -148,7 +148,7 @@ def test_weights_of_a_checkpoint_are_the_live_ones_in_bfloat16_with_moments_as_t
 
 def test_at_a_small_rate_only_chance_moves_as_many_weights_as_it_should() -> None:
     """At 1e-5 the first optimizer step of a real batch changes next to no weight that is rounded to nearest."""
-    from tokencredit.pipeline.credit import StageState
+    from tokencredit.pipeline.credit import MethodState
     from tokencredit.timing import Stopwatch
 
     changed: dict[str, float] = {}
@@ -158,7 +158,7 @@ def test_at_a_small_rate_only_chance_moves_as_many_weights_as_it_should() -> Non
         stepper = stepper_of(small_config(weights=weights, optimizer=optimizer, **IN_BFLOAT16))
         matrix = stepper.policy.model.model.layers[0].mlp.up_proj.weight
         before = matrix.detach().float().clone()
-        assert stepper.step(0, StageState(), Stopwatch()).trained is not None
+        assert stepper.step(0, MethodState(), Stopwatch()).trained is not None
         moved = matrix.detach().float() - before
         changed[weights] = float((moved != 0).float().mean())
         drift[weights] = float(moved.abs().mean())
@@ -171,11 +171,11 @@ def test_log_probs_of_bfloat16_weights_are_float32() -> None:
     policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="bfloat16", weights="bfloat16")
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
     sampled = sample(policy, [policy.encode("1+2=")], group_size=2, max_new_tokens=5, seed=0, keep_hidden=True, dtype="bfloat16")
-    scored = gather_evidence(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100, keep_hidden=True, dtype="bfloat16")
+    scored = score_rows(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100, keep_hidden=True, dtype="bfloat16")
     for evidence in (sampled.evidence, scored):
         assert evidence.hidden is not None
         assert {evidence.logp.dtype, evidence.entropy.dtype, evidence.hidden.dtype} == {torch.float32}
-    values = gather_evidence(tiny_policy(torch.bfloat16).model, made_up_rollouts(), temperature=1.0, max_tokens=100).logp
+    values = score_rows(tiny_policy(torch.bfloat16).model, made_up_rollouts(), temperature=1.0, max_tokens=100).logp
     assert not torch.equal(values, values.bfloat16().float())
 
 
@@ -212,7 +212,7 @@ def test_an_update_of_bfloat16_weights_cannot_be_looked_at_later_either(tmp_path
     config = small_config(steps=1, weights="bfloat16", **IN_BFLOAT16)
     run(config, tmp_path / "run")
     with pytest.raises(ConfigError, match="only updates of float32 weights can be looked at"):
-        recreate(RunFolder(tmp_path / "run"), config, 1)
+        recreate(RunDir(tmp_path / "run"), config, 1)
 
 
 def test_the_optimizer_is_torch_s_unless_chance_is_asked_for() -> None:

@@ -6,7 +6,7 @@ from copy import deepcopy
 from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar
 
-from tokencredit.pipeline.distributed import Ranks
+from tokencredit.pipeline.distributed import ProcessGroup
 
 Result = TypeVar("Result")
 FINISHED = object()
@@ -29,7 +29,7 @@ class ThreadRank:
         return given
 
 
-def on_ranks(count: int, work: Callable[[Ranks], Result]) -> list[Result]:
+def on_ranks(count: int, work: Callable[[ProcessGroup], Result]) -> list[Result]:
     """What `work` gives on each rank; a rank that fails, or is left waiting by the others, fails for all."""
     barrier, slots = Barrier(count, timeout=60), [None] * count
 

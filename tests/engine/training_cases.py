@@ -14,7 +14,7 @@ from tokencredit.forward.padded import response_extent
 from tokencredit.objective import OBJECTIVES, Objective, correction_weight, with_correction, with_kl
 from tokencredit.pipeline import microbatch
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.distributed import ALONE, Ranks, deal_micro_batches
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, deal_micro_batches
 from tokencredit.pipeline.microbatch import MicroBatch
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
@@ -96,7 +96,9 @@ class Share(NamedTuple):
     """By the log-prob of every token of the batch."""
 
 
-def share_of(step: Step, batches: Sequence[MicroBatch], objective: Objective, ranks: Ranks = ALONE, code: Any = microbatch) -> Share:
+def share_of(
+    step: Step, batches: Sequence[MicroBatch], objective: Objective, ranks: ProcessGroup = SINGLE_PROCESS, code: Any = microbatch
+) -> Share:
     """The part of a step that these micro-batches are, as an engine finds it: by differentiating the loss."""
 
     def logp_of(batch: MicroBatch) -> Tensor:
@@ -127,7 +129,7 @@ def dealt_shares(step: Step, objective: Objective, aggregation: Aggregation, cut
     cost = response_extent(step.credited.rollouts.mask).tolist()
     dealt = deal_micro_batches(step.planned.rows, cost, ranks=ranks_count, micro_batches=micro_batches)
 
-    def own(ranks: Ranks) -> Share:
+    def own(ranks: ProcessGroup) -> Share:
         batches = [
             gathered(step, rows, built, code) if rows else filler(step, -1 - number * ranks_count - ranks.index, built, code)
             for number, rows in enumerate(dealt[ranks.index])

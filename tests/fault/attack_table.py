@@ -38,19 +38,19 @@ def what_happened(end: ProgramEnd) -> str:
     return said[-1] if said else "no effect outside" if end.reason == "exit code 0" else end.reason
 
 
-def _row(name: str, tried: str, happened: str, without: str) -> str:
-    return f"| `{name}` | {tried} | {happened} | {without} |"
+def _row(name: str, tried: str, run_events: str, without: str) -> str:
+    return f"| `{name}` | {tried} | {run_events} | {without} |"
 
 
 def _attack_row(attack: Attack, folder: Path) -> str:
     with a_scene(folder) as scene:
         end = run_attack(attack, scene, None)
-        happened = "**SUCCEEDED**" if attack.succeeded(end, scene) else what_happened(end).replace(scene.marker, "...")
+        run_events = "**SUCCEEDED**" if attack.succeeded(end, scene) else what_happened(end).replace(scene.marker, "...")
         without = _NO_CONTROL
         if attack.control is not None:
             succeeded = attack.succeeded(run_attack(attack, scene, attack.control), scene)
             without = f"{'succeeds' if succeeded else 'fails'} ({'plain limits' if attack.control == 'plain' else 'bare process'})"
-    return _row(attack.name, attack.tried, happened, without)
+    return _row(attack.name, attack.tried, run_events, without)
 
 
 def _forgery_row(forgery: Forgery, folder: Path) -> str:

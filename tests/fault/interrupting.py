@@ -8,13 +8,13 @@ import pytest
 from engine.runs import Silent, newest
 from tokencredit.config.train import TrainConfig
 from tokencredit.trainer.loop import train
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 
 
 class AskedAt:
     """Calls one of a class's functions as it is, and asks for a stop when it has been called a number of times."""
 
-    def __init__(self, stop: StopRequest, owner: Any, name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, stop: StopSignal, owner: Any, name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stop, self.left, self.wrapped = stop, calls, getattr(owner, name)
         asked = self
 
@@ -29,7 +29,7 @@ class AskedAt:
 
 def interrupted_at(owner: Any, name: str, calls: int, config: TrainConfig, folder: Path) -> Path:
     """A run stopped at that call; returns the checkpoint it published."""
-    stop = StopRequest()
+    stop = StopSignal()
     with pytest.MonkeyPatch.context() as patch:
         AskedAt(stop, owner, name, calls, patch)
         assert train(config, folder, Silent(), stop).interrupted

@@ -21,7 +21,7 @@ from tokencredit.report.run_reader import Run
 from tokencredit.storage import manifest as manifests
 from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.resume import find_resume_point
 
 CUT_AT = 3
@@ -282,7 +282,7 @@ def test_a_save_that_wrote_straight_to_its_name_would_be_taken_for_whole_only_wi
     half.mkdir()
     for name in ("config.json", "model.safetensors"):
         shutil.copy(newest_whole(cut / "checkpoints").newest / name, half / name)
-    point = find_resume_point(RunFolder(cut), small_config())
+    point = find_resume_point(RunDir(cut), small_config())
     assert point.checkpoint is not None
     assert point.checkpoint.name == "step-000003"
     assert point.damaged == {half: "it has no manifest.json"}

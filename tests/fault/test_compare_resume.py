@@ -14,7 +14,7 @@ import pytest
 
 from fault.compare_driver import compare_command
 from fault.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
-from tokencredit.lab.compare.runner import NowAndThen
+from tokencredit.lab.compare.runner import Throttle
 from tokencredit.storage.lock import locked
 
 TESTS = Path(__file__).parents[1]
@@ -298,7 +298,7 @@ def test_what_is_finished_can_be_read_before_all_is(tmp_path: Path, compare: Any
 
     write_document = command.write_document
     monkeypatch.setattr(command, "write_document", written)
-    monkeypatch.setattr(command, "NowAndThen", lambda act: NowAndThen(act, least=0.0, share=1.0))
+    monkeypatch.setattr(command, "Throttle", lambda act: Throttle(act, least=0.0, share=1.0))
     compare(*SMALL)
     assert seen[0] == 0
     assert seen[-1] == 4

@@ -19,7 +19,7 @@ from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import read_step
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.read import read_rollouts
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 CONFIGS = {
     "a number of 5000 digits": (b"seed = " + b"9" * 5_000, "config.toml cannot be read as TOML: Exceeds the limit"),
@@ -294,13 +294,13 @@ def test_a_run_that_goes_on_refuses_a_damaged_record(tmp_path: Path, name: str) 
     file, content, words = LINES[name]
     (tmp_path / file).write_text(content)
     with pytest.raises(ConfigError) as caught:
-        RunFolder(tmp_path).read(file)
+        RunDir(tmp_path).read(file)
     assert f"{tmp_path / file} is damaged: {words}" in str(caught.value)
 
 
 def test_a_run_that_goes_on_leaves_out_a_line_cut_short(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "why": "a\u2028b"}\n{"step": 2, "sc', encoding="utf-8")
-    assert RunFolder(tmp_path).read("metrics.jsonl") == [{"step": 1, "why": "a\u2028b"}]
+    assert RunDir(tmp_path).read("metrics.jsonl") == [{"step": 1, "why": "a\u2028b"}]
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n')
     with pytest.raises(ConfigError, match=r"metrics\.jsonl is damaged: it cannot be read"):
-        RunFolder(tmp_path).read("metrics.jsonl")
+        RunDir(tmp_path).read("metrics.jsonl")

@@ -23,7 +23,7 @@ from tokencredit.pipeline import credit, guards
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout import collect, sampler
 from tokencredit.trainer.failed_batch import replay
-from tokencredit.trainer.health import Watchdog
+from tokencredit.trainer.health import RunHealth
 from tokencredit.trainer.loop import train
 
 ROW = 5
@@ -382,18 +382,18 @@ def row(entropy: float, length: float, cut: float = 0.0) -> dict[str, float]:
 
 
 def test_warnings_are_said_when_they_begin_to_hold_and_again_after_they_ended() -> None:
-    dog, guard = Watchdog(), quiet_config(guard={"entropy_share": 0.1, "length_factor": 3.0, "cut_share": 0.5}).guard
+    dog, guard = RunHealth(), quiet_config(guard={"entropy_share": 0.1, "length_factor": 3.0, "cut_share": 0.5}).guard
     assert dog.warnings(row(1.0, 10), guard) == []
     assert dog.warnings(row(0.11, 29, 0.5), guard) == []
     assert [said.split(":")[0] for said in dog.warnings(row(0.09, 31), guard)] == ["entropy has collapsed", "responses run away"]
     assert dog.warnings(row(0.05, 40), guard) == []
-    dog = Watchdog.from_json(json.loads(json.dumps(dog.to_json())))
+    dog = RunHealth.from_json(json.loads(json.dumps(dog.to_json())))
     assert dog.warnings(row(0.05, 12, 0.6), guard) == [
         "60 % of responses are cut at the length limit; they cannot end as they would (guard.cut_share)"
     ]
     assert dog.warnings(row(0.05, 40), guard)[0].startswith("responses run away")
     never = replace_guard(guard, entropy_share=0.0, length_factor=0.0, cut_share=1.0)
-    assert Watchdog(first={"entropy": 1.0, "completions/mean_length": 1.0}).warnings(row(0.0, 1000, 1.0), never) == []
+    assert RunHealth(first={"entropy": 1.0, "completions/mean_length": 1.0}).warnings(row(0.0, 1000, 1.0), never) == []
 
 
 def replace_guard(guard: Any, **changes: float) -> Any:
@@ -404,7 +404,7 @@ def test_a_warning_is_written_told_and_does_not_stop_the_run(tmp_path: Path) -> 
     heard: list[tuple[int, str, str]] = []
 
     class Hearing(Silent):
-        def told(self, step: int, kind: str, message: str) -> None:
+        def on_event(self, step: int, kind: str, message: str) -> None:
             heard.append((step, kind, message))
 
     train(quiet_config(steps=2, sampling={"max_new_tokens": 4}), tmp_path / "run", Hearing())

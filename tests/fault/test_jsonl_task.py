@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fault.command import SMALL, assert_refused
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import load_policy
@@ -155,7 +155,7 @@ def test_the_command_refuses_without_a_trace(tmp_path: Path) -> None:
 def test_the_configuration_makes_the_task(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", sums(30))
     config = resolve([{"task": {"type": "jsonl", "path": path, "grading": "regex", "pattern": r"= (\d+)", "deadline": 9.0}}])
-    task = TASKS["jsonl"](**knobs(config.task))
+    task = TASKS["jsonl"](**as_kwargs(config.task))
     assert isinstance(task, GoldChecking)
     asked = [(Problem(prompt="", answer="7"), said) for said in ("3+4 = 7", "3+4 = 8", "7")]
     assert [verdict.score for verdict in verdicts(task, asked)] == [1.0, 0.0, 0.0]

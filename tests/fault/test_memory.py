@@ -15,13 +15,13 @@ from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_f
 from tokencredit.analysis.showcase import showcase
 from tokencredit.errors import GuardError
 from tokencredit.forward import padded
-from tokencredit.forward.memory import is_out_of_memory, recut, with_half_on_failure
+from tokencredit.forward.memory import is_out_of_memory, recut, retry_with_half_budget
 from tokencredit.forward.padded import row_cost
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim import update
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.rollout.sampler import sample_plainly
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.failed_batch import _score_again
@@ -169,7 +169,7 @@ def test_whoever_scores_gives_back_first_what_the_sampler_keeps(dies: str, tmp_p
     assert not released
     small = Small(monkeypatch, limit=1500 if dies == "showing" else 620)
     if dies == "showing":
-        assert showcase(config, stepper.policy, stepper.task, StageState(), problems=16)
+        assert showcase(config, stepper.policy, stepper.task, MethodState(), problems=16)
     else:
         assert "finite log-probs for every response" in _score_again(stepper, gathered)
     assert max(small.seen) > small.limit
@@ -182,7 +182,7 @@ def test_a_failure_while_sampling_ends_in_words(tmp_path: Path, monkeypatch: pyt
     def too_large(*given: Any, **named: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 18.00 MiB")
 
-    monkeypatch.setattr(collect, "respond", too_large)
+    monkeypatch.setattr(collect, "generate", too_large)
     with pytest.raises(GuardError, match=r"out of memory while sampling.* peak memory [\d,]+ MiB.*lower sampling\.prompts"):
         run(small_config(), tmp_path / "run")
 
@@ -195,7 +195,7 @@ def test_what_is_and_what_is_not_running_out_of_memory() -> None:
     assert not is_out_of_memory(RuntimeError("shape '[2]' is invalid"))
     assert not is_out_of_memory(GuardError("out of memory while scoring tokens, also with 20 tokens in a pass")), "it has been told"
     with pytest.raises(RuntimeError, match="shape"):
-        with_half_on_failure(fails_otherwise, budget=8, longest=2, doing="x", tell=print, forget=lambda: None)
+        retry_with_half_budget(fails_otherwise, budget=8, longest=2, doing="x", notify=print, free_memory=lambda: None)
 
 
 def fails_otherwise(tokens: int) -> int:

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from tiny import made_up_credit, plan_for
 from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import gather_evidence
+from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
@@ -21,7 +21,7 @@ from tokencredit.report.token_view import StepTokens, plan_grid, read_step
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.read import read_rollouts
 from tokencredit.rollout_io.write import rollout_rows, write_rows
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Problem, step_verdicts
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.steps import Steps
@@ -74,7 +74,7 @@ def stored(folder: Path, rollouts: Rollouts, labels: TokenLabels, prompts: list[
     """A run of one step that received these responses."""
     credited = made_up_credit(rollouts)
     plan = plan_for(credited, max_tokens=1_000_000, optimizer_steps=1)
-    target = RunFolder(folder)
+    target = RunDir(folder)
     target.begin(to_toml(resolve([{}])))
     target.append_plan(1, plan)
     problems = [Problem(prompt=prompt, answer="") for prompt in prompts]
@@ -159,7 +159,7 @@ def test_a_vocabulary_of_one_token() -> None:
     sampled = sample(policy, [[0], [0, 0]], group_size=2, max_new_tokens=3, seed=0)
     assert sampled.rollouts.tokens.tolist() == [[0]] * 4
     assert sampled.evidence.logp.tolist() == sampled.evidence.entropy.tolist() == [[0.0]] * 4
-    scored = gather_evidence(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100)
+    scored = score_rows(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100)
     assert scored.logp.tolist() == [[0.0]] * 4
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
-from tokencredit.tasks import TASKS, Demonstrating, Task, verdicts
+from tokencredit.tasks import TASKS, HasDemonstrations, Task, verdicts
 from tokencredit.tasks.custom import own_task
 
 GOOD = '''
@@ -92,9 +92,9 @@ def test_a_package_and_what_lies_beside_a_file_are_found(here: Path) -> None:
 
 def test_it_comes_from_a_configuration_with_its_optional_methods() -> None:
     config = resolve([{"task": {"type": "own", "path": "my_task.py:Showing", "options": {"letters": 3}}}])
-    task = TASKS["own"](**knobs(config.task))
-    assert isinstance(task, Demonstrating)
-    assert not isinstance(own_task(path="my_task.py:Capitals"), Demonstrating)
+    task = TASKS["own"](**as_kwargs(config.task))
+    assert isinstance(task, HasDemonstrations)
+    assert not isinstance(own_task(path="my_task.py:Capitals"), HasDemonstrations)
     problem = task.problems(1, split="held-out", seed=0)[0]
     assert task.demonstrate(problem, seed=0) == problem.answer
 

@@ -20,7 +20,7 @@ from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.models import model_folder
 from tokencredit.storage.checkpoints import Place, best_model, checkpoints_in
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks.steps import Steps
 from tokencredit.trainer.loop import Trainer
 from tokencredit.trainer.step import Stepper
@@ -115,19 +115,19 @@ def test_the_share_that_could_not_be_graded_is_one_of_the_responses(tmp_path: Pa
 
 def test_a_dump_just_written_is_never_the_one_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guards = tmp_path / "run" / "guards"
-    begin = RunFolder.begin
+    begin = RunDir.begin
 
-    def with_old_dumps(self: RunFolder, *given: Any) -> None:
+    def with_old_dumps(self: RunDir, *given: Any) -> None:
         begin(self, *given)
         for step in (50, 51, 52):
             (guards / Place(step).name).mkdir(parents=True)
 
-    monkeypatch.setattr(RunFolder, "begin", with_old_dumps)
+    monkeypatch.setattr(RunDir, "begin", with_old_dumps)
     monkeypatch.setattr(Stepper, "plan", refusing_from(1))
     run(lean(steps=2), tmp_path / "run")
     assert (guards / "step-000002").is_dir()
     assert len(list(guards.iterdir())) == 3
-    RunFolder(tmp_path / "run").rewind(10)
+    RunDir(tmp_path / "run").truncate_after(10)
     assert [path.name for path in guards.iterdir()] == ["step-000002"]
 
 
@@ -143,7 +143,7 @@ def test_a_look_after_a_stop_inside_the_batch_is_left_out(tmp_path: Path) -> Non
     config = lean()
     interrupted_at(optimizer_class(), "step", 5, config, tmp_path / "run")
     run(lean(diagnose={"every": 1}), tmp_path / "run", resume=True)
-    assert [step for step, _ in RunFolder(tmp_path / "run").step_files("findings")] == []
+    assert [step for step, _ in RunDir(tmp_path / "run").step_files("findings")] == []
     assert len(rows_of(tmp_path / "run", "metrics.jsonl")) == 3
 
 
@@ -193,7 +193,7 @@ def test_an_infinite_reward_is_refused_under_dynamic_sampling_too(tmp_path: Path
 def test_a_result_is_retired_whenever_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the configuration was changed and before anything else: the old result must not pass for the new one."""
     run(lean(steps=2), tmp_path / "run")
-    RunFolder(tmp_path / "run").write_config((tmp_path / "run" / "config.toml").read_text().replace("steps = 2\n", "steps = 3\n", 1))
+    RunDir(tmp_path / "run").write_config((tmp_path / "run" / "config.toml").read_text().replace("steps = 2\n", "steps = 3\n", 1))
     run(lean(steps=3), tmp_path / "run", resume=True)
     assert json.loads((tmp_path / "run" / "result-000002.json").read_text())["steps"] == 2
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 3
@@ -220,7 +220,7 @@ def test_a_step_after_a_refused_one_and_after_more_steps_is_taken_again_as_it_wa
     config = lean(steps=8)
     run(config, tmp_path / "run", resume=True)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    again = recreate(RunFolder(tmp_path / "run"), config, 7)
+    again = recreate(RunDir(tmp_path / "run"), config, 7)
     assert again.same_plan is True
     logged = rows_of(tmp_path / "run", "metrics.jsonl")[6]
     assert sum(again.trained.result.loss) / 2 == logged["loss"]

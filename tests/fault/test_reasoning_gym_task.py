@@ -11,14 +11,14 @@ from typing import Any
 import numpy
 import pytest
 
-from tokencredit.config.base import knobs
+from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.grade import gym_entries
 from tokencredit.grade.gym import EVALUATED, grade_gym, harmless
 from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datasets, make_entry
 from tokencredit.grade.protocol import Verdict
-from tokencredit.tasks import TASKS, Demonstrating, GoldChecking, Problem, ReasoningGym, Steps, gold_answer
+from tokencredit.tasks import TASKS, GoldChecking, HasDemonstrations, Problem, ReasoningGym, Steps, gold_answer
 from tokencredit.tasks.reasoning_gym import CHECKED, UNSUITED, Drawing, Share
 from tokencredit.tasks.split import alike
 
@@ -147,8 +147,8 @@ def test_a_mixture_asks_as_often_as_it_says() -> None:
 
 def test_parameters_reach_the_question_and_the_scorer() -> None:
     config = resolve([{"task": {"type": "reasoning-gym", "dataset": "letter_counting", "parameters": {"min_words": 2, "max_words": 2}}}])
-    made = TASKS["reasoning-gym"](**knobs(config.task))
-    assert isinstance(made, Demonstrating)
+    made = TASKS["reasoning-gym"](**as_kwargs(config.task))
+    assert isinstance(made, HasDemonstrations)
     assert isinstance(made, GoldChecking)
     problem = made.problems(1, split="train", seed=0)[0]
     assert len(problem.prompt.split('text: "')[1].split('"')[0].split()) == 2

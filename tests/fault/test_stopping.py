@@ -13,7 +13,7 @@ from engine.runs import Silent, files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import AskedAt, interrupted_at, optimizer_class
 from tokencredit.trainer.loop import Trainer, train
-from tokencredit.trainer.signals import Abandoned, StopRequest
+from tokencredit.trainer.signals import StopSignal, StopTraining
 from tokencredit.trainer.step import Stepper
 
 STEPS = 400
@@ -55,11 +55,11 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> Non
     """The first one is held up by a save that takes for ever."""
     code = (
         "import sys, time\n"
-        "from tokencredit.trainer import train\n"
+        "from tokencredit.trainer import loop\n"
         "def slow(*given, **named):\n"
         "    open('saving', 'w').close()\n"
         "    time.sleep(60)\n"
-        "train.save_checkpoint = slow\n"
+        "loop.save_checkpoint = slow\n"
         f"sys.argv = ['tokencredit', 'train', '--out', 'run', '--steps', '400', '--save-every', '0', *{SMALL!r}]\n"
         "from tokencredit.cli import main\n"
         "main()\n"
@@ -119,7 +119,7 @@ def test_a_stop_during_a_look_waits_until_the_look_is_written(tmp_path: Path) ->
 
 
 def test_a_stop_that_a_library_swallowed_is_heeded_all_the_same() -> None:
-    stop = StopRequest()
+    stop = StopSignal()
     done: list[str] = []
 
     def library() -> None:
@@ -128,17 +128,17 @@ def test_a_stop_that_a_library_swallowed_is_heeded_all_the_same() -> None:
         except BaseException:
             done.append("swallowed")
 
-    with pytest.raises(Abandoned), stop.abandonable():
+    with pytest.raises(StopTraining), stop.interruptible():
         library()
     assert done == ["swallowed"]
-    with pytest.raises(Abandoned), stop.abandonable():
+    with pytest.raises(StopTraining), stop.interruptible():
         done.append("begun again")
     assert done == ["swallowed"]
 
 
 def test_work_that_may_not_be_abandoned_is_not() -> None:
-    stop, done = StopRequest(), []
-    with stop.abandonable(allowed=False):
+    stop, done = StopSignal(), []
+    with stop.interruptible(allowed=False):
         stop.ask(15)
         done.append("finished")
     assert done == ["finished"]
@@ -148,7 +148,7 @@ def test_work_that_may_not_be_abandoned_is_not() -> None:
 def test_a_stop_while_the_base_is_measured_leaves_a_run_that_begins_again(tmp_path: Path) -> None:
     config = small_config(steps=2)
     run(config, tmp_path / "whole")
-    stop = StopRequest()
+    stop = StopSignal()
     with pytest.MonkeyPatch.context() as patch:
         AskedAt(stop, Trainer, "evaluate", 1, patch)
         assert train(config, tmp_path / "cut", Silent(), stop).interrupted

@@ -14,10 +14,10 @@ import pytest
 from engine.runs import files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.storage.atomic import publishing, remove_folder, write_whole
+from tokencredit.storage.atomic import atomic_folder, atomic_write, remove_folder
 from tokencredit.storage.lock import locked
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 TRAIN = ["train", "--out", "run", "--steps", "6", "--save-every", "1", "--tokens-every", "1", *SMALL]
 
@@ -86,17 +86,17 @@ def test_a_disk_that_fails_in_a_save_leaves_the_checkpoint_before(tmp_path: Path
 
 def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.toml"
-    write_whole(path, "old")
+    atomic_write(path, "old")
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match=r"config.toml cannot be written: No space left on device"):
-        write_whole(path, "new")
+        atomic_write(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
     def half_write() -> None:
-        with publishing(tmp_path / "made") as fresh:
+        with atomic_folder(tmp_path / "made") as fresh:
             (fresh / "one").write_text("1")
             assert not (tmp_path / "made").exists()
             raise KeyboardInterrupt
@@ -104,7 +104,7 @@ def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         half_write()
     assert list(tmp_path.iterdir()) == []
-    with publishing(tmp_path / "made") as fresh:
+    with atomic_folder(tmp_path / "made") as fresh:
         (fresh / "one").write_text("1")
     assert damage(tmp_path / "made") is None
     remove_folder(tmp_path / "made")
@@ -125,7 +125,7 @@ def test_everything_is_on_the_disk_before_the_name_is_given(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
     monkeypatch.setattr(Path, "rename", noting_rename)
-    with publishing(tmp_path / "made") as fresh:
+    with atomic_folder(tmp_path / "made") as fresh:
         (fresh / "sub").mkdir()
         (fresh / "sub" / "one").write_text("1")
     assert set(order[:4]) == {"one", "sub", "manifest.json", "made.partial"}
@@ -167,9 +167,9 @@ def test_the_lock_of_a_killed_run_does_not_stand_in_the_way(tmp_path: Path) -> N
 
 
 def test_two_runs_that_begin_in_one_folder_do_not_mix(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run").begin("seed = 1\n")
+    RunDir(tmp_path / "run").begin("seed = 1\n")
     with pytest.raises(ConfigError, match=r"run folder .* cannot be made"):
-        RunFolder(tmp_path / "run").begin("seed = 2\n")
+        RunDir(tmp_path / "run").begin("seed = 2\n")
     assert (tmp_path / "run" / "config.toml").read_text() == "seed = 1\n"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -29,7 +29,7 @@ from tokencredit.policy.policy import load_policy
 from tokencredit.tasks.steps import Steps
 from tokencredit.trainer import loop as local
 from tokencredit.trainer.loop import Outcome
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 
 FLAGS = [
     "--recipe", "delta", "--steps", "4", "--sampling.prompts", "6", "--sampling.group-size", "4", "--optimizer.steps-per-batch", "2",
@@ -41,7 +41,7 @@ ONLY_LOCAL = {"sampling/sampling_logp_difference/mean"}
 
 
 def run(folder: Path, *, stop_after: int | None = None, resume: bool = False, **changes: Any) -> Outcome:
-    stop = StopRequest()
+    stop = StopSignal()
 
     def maybe_stop(step: int) -> None:
         if step == stop_after:

@@ -15,7 +15,7 @@ from tokencredit.integrations.trl.trainer import CreditGRPOTrainer
 SLICES = 4
 
 
-class Passes(NamedTuple):
+class ForwardMode(NamedTuple):
     """Through the model in one batch of generations, writing aside."""
 
     scoring: int
@@ -23,7 +23,7 @@ class Passes(NamedTuple):
     training: int
 
 
-def _passes(folder: Path, recipe: Any, **settings: Any) -> Passes:
+def _passes(folder: Path, recipe: Any, **settings: Any) -> ForwardMode:
     trainer = small_trainer(folder, recipe, **settings)
     seen: list[bool] = []
 
@@ -33,25 +33,25 @@ def _passes(folder: Path, recipe: Any, **settings: Any) -> Passes:
 
     trainer.model.register_forward_pre_hook(note, with_kwargs=True)
     trainer.train()
-    return Passes(seen.count(False), seen.count(True))
+    return ForwardMode(seen.count(False), seen.count(True))
 
 
 OFF_POLICY = {"optimizer_steps": SLICES}
 ON_POLICY = {"optimizer_steps": 1, "accumulated": SLICES}
-EXPECTED: dict[str, tuple[Any, dict[str, int], Passes]] = {
-    "stock, off policy": (None, OFF_POLICY, Passes(SLICES, SLICES)),
-    "dapo, off policy": ("dapo", OFF_POLICY, Passes(SLICES, SLICES)),
-    "delta, off policy": ("delta", OFF_POLICY, Passes(SLICES, SLICES)),
-    "fade, off policy": ("fade", OFF_POLICY, Passes(SLICES, SLICES)),
-    "stock, on policy": (None, ON_POLICY, Passes(0, SLICES)),
-    "dapo, on policy": ("dapo", ON_POLICY, Passes(0, SLICES)),
-    "delta, on policy": ("delta", ON_POLICY, Passes(SLICES, SLICES)),
-    "fade, on policy": ("fade", ON_POLICY, Passes(SLICES, SLICES)),
-    "ntf, on policy": ("ntf", ON_POLICY, Passes(SLICES, SLICES)),
-    "forking tokens, on policy": ("forking-tokens", ON_POLICY, Passes(SLICES, SLICES)),
-    "ktae, on policy": ("ktae", ON_POLICY, Passes(0, SLICES)),
+EXPECTED: dict[str, tuple[Any, dict[str, int], ForwardMode]] = {
+    "stock, off policy": (None, OFF_POLICY, ForwardMode(SLICES, SLICES)),
+    "dapo, off policy": ("dapo", OFF_POLICY, ForwardMode(SLICES, SLICES)),
+    "delta, off policy": ("delta", OFF_POLICY, ForwardMode(SLICES, SLICES)),
+    "fade, off policy": ("fade", OFF_POLICY, ForwardMode(SLICES, SLICES)),
+    "stock, on policy": (None, ON_POLICY, ForwardMode(0, SLICES)),
+    "dapo, on policy": ("dapo", ON_POLICY, ForwardMode(0, SLICES)),
+    "delta, on policy": ("delta", ON_POLICY, ForwardMode(SLICES, SLICES)),
+    "fade, on policy": ("fade", ON_POLICY, ForwardMode(SLICES, SLICES)),
+    "ntf, on policy": ("ntf", ON_POLICY, ForwardMode(SLICES, SLICES)),
+    "forking tokens, on policy": ("forking-tokens", ON_POLICY, ForwardMode(SLICES, SLICES)),
+    "ktae, on policy": ("ktae", ON_POLICY, ForwardMode(0, SLICES)),
     # Statistics over four micro-batches: the first is used at once, the other three are looked at before.
-    "clip-cov, on policy": ("clip-cov", ON_POLICY, Passes(SLICES - 1, SLICES)),
+    "clip-cov, on policy": ("clip-cov", ON_POLICY, ForwardMode(SLICES - 1, SLICES)),
 }
 
 

@@ -16,10 +16,10 @@ from verl.workers.utils.losses import ppo_loss
 
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.support import AGGREGATIONS, PREFIX
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.pipeline.credit import Crediting, StageState
+from tokencredit.pipeline.credit import Crediting, MethodState
 from tokencredit.pipeline.microbatch import gather_rows
 from tokencredit.types import Rollouts
 
@@ -165,7 +165,7 @@ def locally(rows: Rows, recipe: Recipe) -> Locally:
     )
     old_logp = rows.old_logp.where(rows.mask, 0.0)
     scored = crediting.shape_reward(rollouts, rows.reward, old_logp, None)
-    credited, _ = crediting.credit_tokens(scored, TokenEvidence(old_logp, torch.zeros_like(old_logp), None), StageState(), seed=0)
+    credited, _ = crediting.credit_tokens(scored, TokenScores(old_logp, torch.zeros_like(old_logp), None), MethodState(), seed=0)
     (step,) = crediting.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=[1] * len(rows.uid), seed=0).steps
     batch = gather_rows(credited, step, torch.arange(len(rows.uid)), crediting.objective, width=LIMIT, seed=0)
     inputs = batch.inputs._replace(logp=rows.logp.where(rows.mask, 0.0))

@@ -31,7 +31,7 @@ from in_verl.row_queue import Queue, joined
 from tokencredit.config.resolve import read_recipe
 from tokencredit.integrations.verl import trainer as ours
 from tokencredit.integrations.verl.worker import CreditEngine, CreditLoss
-from tokencredit.pipeline.credit import Crediting, StageState
+from tokencredit.pipeline.credit import Crediting, MethodState
 from verl_cpu.command import Shape, overrides
 from verl_cpu.scene import make_scene
 
@@ -173,7 +173,7 @@ class StoredTrainer(ours.CreditTrainer):
         self.config = config
         chosen = self.settings
         self.crediting = Crediting(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
-        self.stage_state = StageState()
+        self.stage_state = MethodState()
         self.actor_rollout_wg = self.ref_policy_wg = workers
         self.use_reference_policy, self.use_critic, self.ref_in_actor = config.actor_rollout_ref.actor.use_kl_loss, False, False
         self.tokenizer = base_policy().tokenizer

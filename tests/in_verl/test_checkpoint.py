@@ -13,7 +13,7 @@ from conformance.stored import stored_batches
 from in_verl.stored_run import StoredTrainer, Workers, case_overrides, credit_stored, hydra_config, in_place_of_the_queue, shape_of
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.verl.trainer import STATE
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 
 FADE = Case({"recipe": "fade"})
 
@@ -67,7 +67,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(workers: Workers, tmp_pa
     assert again.stage_state == trainer.stage_state
 
 
-def saved(workers: Workers, folder: Path, state: StageState, *, step: int = 3) -> None:
+def saved(workers: Workers, folder: Path, state: MethodState, *, step: int = 3) -> None:
     trainer = make_trainer(workers, folder / "writer", folder / "saved")
     made_up_parts(trainer)
     trainer.stage_state, trainer.global_steps = state, step
@@ -82,7 +82,7 @@ def loaded(workers: Workers, folder: Path, *words: str, **chosen: Any) -> Stored
 
 
 def test_states_of_both_stages_travel(workers: Workers, tmp_path: Path) -> None:
-    state = StageState({"entropy": 0.25}, {"temperature": [1.0, 2.0, 3.0]})
+    state = MethodState({"entropy": 0.25}, {"temperature": [1.0, 2.0, 3.0]})
     saved(workers, tmp_path, state)
     found = loaded(workers, tmp_path)
     assert (found.stage_state, found.global_steps) == (state, 3)
@@ -90,7 +90,7 @@ def test_states_of_both_stages_travel(workers: Workers, tmp_path: Path) -> None:
 
 def test_a_named_checkpoint_is_read_instead_of_the_latest(workers: Workers, tmp_path: Path) -> None:
     for step in (3, 4):
-        saved(workers, tmp_path / str(step), StageState({"entropy": float(step)}), step=step)
+        saved(workers, tmp_path / str(step), MethodState({"entropy": float(step)}), step=step)
     words = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/3/saved/global_step_3"]
     found = loaded(workers, tmp_path / "4", *words)
     assert (found.stage_state.advantage, found.global_steps) == ({"entropy": 3.0}, 3)
@@ -98,25 +98,25 @@ def test_a_named_checkpoint_is_read_instead_of_the_latest(workers: Workers, tmp_
 
 def test_without_a_checkpoint_nothing_is_remembered(workers: Workers, tmp_path: Path) -> None:
     found = loaded(workers, tmp_path)
-    assert (found.stage_state, found.global_steps) == (StageState(), 0)
+    assert (found.stage_state, found.global_steps) == (MethodState(), 0)
 
 
 @pytest.mark.parametrize("other", [{"recipe": "dapo"}, {"recipe": "fade", "objective": {"clip_high": 0.31}}])
 def test_a_checkpoint_of_another_recipe_is_refused(other: dict[str, Any], workers: Workers, tmp_path: Path) -> None:
-    saved(workers, tmp_path, StageState())
+    saved(workers, tmp_path, MethodState())
     with pytest.raises(ConfigError, match="global_step_3 was written with another recipe; resume with the same one"):
         loaded(workers, tmp_path, case=Case(other))
 
 
 def test_a_checkpoint_without_a_recipe_is_refused(workers: Workers, tmp_path: Path) -> None:
-    saved(workers, tmp_path, StageState())
+    saved(workers, tmp_path, MethodState())
     (tmp_path / "saved" / "global_step_3" / STATE).unlink()
     with pytest.raises(ConfigError, match=f"global_step_3 has no {STATE}; it was written without a recipe"):
         loaded(workers, tmp_path)
 
 
 def test_the_file_says_which_recipe_it_belongs_to(workers: Workers, tmp_path: Path) -> None:
-    saved(workers, tmp_path, StageState({"entropy": 0.5}))
+    saved(workers, tmp_path, MethodState({"entropy": 0.5}))
     content = json.loads((tmp_path / "saved" / "global_step_3" / STATE).read_text())
     assert content["recipe"]["advantage"]["type"] == "fade"
     assert content["state"] == {"advantage": {"entropy": 0.5}, "credit": {}}

@@ -1,6 +1,6 @@
 """What is done now and then is done in time, and takes its share of the time and no more."""
 
-from tokencredit.lab.compare.runner import NowAndThen
+from tokencredit.lab.compare.runner import Throttle
 
 
 class Clock:
@@ -17,7 +17,7 @@ def test_it_waits_first_and_then_as_long_as_what_it_does_costs() -> None:
         done.append(clock.now)
         clock.now += 3.0
 
-    often = NowAndThen(act, least=30.0, share=0.05, clock=clock)
+    often = Throttle(act, least=30.0, share=0.05, clock=clock)
     for _ in range(2000):
         often()
         clock.now += 0.1
@@ -27,7 +27,7 @@ def test_it_waits_first_and_then_as_long_as_what_it_does_costs() -> None:
 
 def test_what_costs_nothing_is_done_every_so_often() -> None:
     clock, done = Clock(), []
-    often = NowAndThen(lambda: done.append(clock.now), least=30.0, share=0.05, clock=clock)
+    often = Throttle(lambda: done.append(clock.now), least=30.0, share=0.05, clock=clock)
     for clock.now in range(100):
         often()
     assert done == [30, 60, 90]

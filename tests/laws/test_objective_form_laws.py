@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from laws import mutants_objective_forms as mutants
 from laws.mutants_core import Law, for_all
-from tokencredit.config import Correction, knobs
+from tokencredit.config import Correction, as_kwargs
 from tokencredit.config.objective import ObjectiveChoice
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, correction_weight, token_weight, with_correction, with_kl
 from tokencredit.objective.base import kl_estimate
@@ -409,7 +409,7 @@ def effective_share_counts_equal_weights_in_full(measure, lengths, seed, gap, sc
 # --- what must obey which law, and what must not
 
 
-TABLE = {name: partial(make, **knobs(CHOICES[name], "aggregation", "constant_length")) for name, make in OBJECTIVES.items()}
+TABLE = {name: partial(make, **as_kwargs(CHOICES[name], "aggregation", "constant_length")) for name, make in OBJECTIVES.items()}
 """Every objective with the defaults of its choice; token forms."""
 WITHOUT_STATISTIC = {name: make for name, make in TABLE.items() if make().statistic is None}
 SEQUENCE_FORMS = {f"{name} sequence": partial(OBJECTIVES[name], form="sequence") for name in ("gspo", "gmpo")}
@@ -610,12 +610,12 @@ def test_every_mutant_is_tried() -> None:
 def test_an_objective_takes_the_knobs_of_its_choice_with_their_defaults(name: str) -> None:
     parameters = inspect.signature(OBJECTIVES[name]).parameters.values()
     assert {each.kind for each in parameters} <= {inspect.Parameter.KEYWORD_ONLY}
-    assert {each.name: each.default for each in parameters} == knobs(CHOICES[name], "aggregation", "constant_length")
+    assert {each.name: each.default for each in parameters} == as_kwargs(CHOICES[name], "aggregation", "constant_length")
 
 
 def test_the_correction_takes_the_knobs_of_its_choice_with_their_defaults() -> None:
     named = inspect.signature(correction_weight).parameters.values()
-    assert {each.name: each.default for each in named if each.kind is inspect.Parameter.KEYWORD_ONLY} == knobs(Correction())
+    assert {each.name: each.default for each in named if each.kind is inspect.Parameter.KEYWORD_ONLY} == as_kwargs(Correction())
 
 
 NOTHING = (torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool))

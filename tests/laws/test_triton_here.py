@@ -5,27 +5,27 @@ from collections.abc import Iterator
 import pytest
 
 from tokencredit import kernels
-from tokencredit.kernels import why_no_triton
+from tokencredit.kernels import triton_unavailable_reason
 
 
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
-    why_no_triton.cache_clear()
+    triton_unavailable_reason.cache_clear()
     yield
-    why_no_triton.cache_clear()
+    triton_unavailable_reason.cache_clear()
 
 
 def test_a_missing_compiler_is_named_unless_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "find_spec", lambda name: name)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(kernels, "which", lambda name: "/somewhere/clang" if name == "clang" else None)
-    assert why_no_triton() is None
-    why_no_triton.cache_clear()
+    assert triton_unavailable_reason() is None
+    triton_unavailable_reason.cache_clear()
     monkeypatch.setattr(kernels, "which", lambda name: None)
-    assert "install gcc or clang, or set CC" in str(why_no_triton())
-    why_no_triton.cache_clear()
+    assert "install gcc or clang, or set CC" in str(triton_unavailable_reason())
+    triton_unavailable_reason.cache_clear()
     monkeypatch.setenv("CC", "tcc")
-    assert why_no_triton() is None
+    assert triton_unavailable_reason() is None
 
 
 @pytest.mark.parametrize("found", [None, ModuleNotFoundError("triton")])
@@ -35,4 +35,4 @@ def test_a_missing_or_old_triton_is_named(monkeypatch: pytest.MonkeyPatch, found
             raise found
 
     monkeypatch.setattr(kernels, "find_spec", find)
-    assert "Triton 3.4 or later" in str(why_no_triton())
+    assert "Triton 3.4 or later" in str(triton_unavailable_reason())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs, group_advantage
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.advantage import AdvantageChoice
 from tokencredit.masked import best_sibling, group_statistics
 
@@ -362,7 +362,7 @@ def test_best_sibling_by_looking_at_every_other(seed: int) -> None:
 def test_every_choice_has_a_row_whose_defaults_are_its_own(choice) -> None:
     signature = inspect.signature(ADVANTAGES[choice().type])
     given = {name: p.default for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    assert given == knobs(choice())
+    assert given == as_kwargs(choice())
 
 
 def test_the_table_holds_nothing_that_cannot_be_chosen() -> None:

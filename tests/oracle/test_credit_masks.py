@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tokencredit.advantage.group import grpo_advantage
-from tokencredit.config import knobs
-from tokencredit.config.base import Choice
+from tokencredit.config import as_kwargs
+from tokencredit.config.base import MethodConfig
 from tokencredit.config.credit import EditMaskCredit, ForkingCredit, KtaeCredit, NtfCredit, OneSidedCredit, ProcessCredit
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.shape import IbpoShape
@@ -119,7 +119,7 @@ def test_equals_the_naive_twin(name: str, twin: Callable[..., Rows], knobs: dict
 
 
 @pytest.mark.parametrize("choice", [NtfCredit, ForkingCredit, KtaeCredit, OneSidedCredit, EditMaskCredit, ProcessCredit, IbpoShape])
-def test_defaults_are_those_of_the_choice(choice: type[Choice]) -> None:
+def test_defaults_are_those_of_the_choice(choice: type[MethodConfig]) -> None:
     name = choice.model_fields["type"].default
     function = repair_bonus if choice is IbpoShape else CREDITS[name].assign
     defaults = {
@@ -127,7 +127,7 @@ def test_defaults_are_those_of_the_choice(choice: type[Choice]) -> None:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert defaults == knobs(choice(), *choice.sampler_knobs)
+    assert defaults == as_kwargs(choice(), *choice.sampling_fields)
 
 
 @pytest.mark.parametrize("keep", ["0.1", "0.2", "0.3", "0.05", "0.7", "0.95", "0.333", "1"])

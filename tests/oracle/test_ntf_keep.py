@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oracle.test_credit_masks import naive_ntf
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.credit import NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf_keep import MOST_BINS, entropy_push, entropy_strength, expected_push, orthogonalized
@@ -93,7 +93,7 @@ def test_without_fading_or_projection_it_is_ntf_bit_for_bit(dtype: torch.dtype) 
 def test_defaults_are_those_of_the_choice(choice: type[Any]) -> None:
     signature = inspect.signature(CREDITS[choice.model_fields["type"].default].assign)
     defaults = {p.name: p.default for p in signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "reduce"}
-    assert defaults == knobs(choice())
+    assert defaults == as_kwargs(choice())
 
 
 def test_what_each_method_needs() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from browser.made_up_run import make_run
 from tokencredit.report.curves import curves
-from tokencredit.report.events import FEW, MOST, MOST_ROWS, NOT_ISOLATED, TRUSTED, Changed, Resume, Said, happened, notices
+from tokencredit.report.events import FEW, MOST, MOST_ROWS, NOT_ISOLATED, TRUSTED, Changed, Resume, Said, notices, run_events
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> None:
@@ -33,7 +33,7 @@ def test_every_event_is_in_one_row_and_only_many_of_a_kind_are_folded(
 ) -> None:
     folder = bare_run(tmp_path_factory.mktemp("run"))
     lines(folder / "events.jsonl", [{"step": step, "kind": kind, "message": f"{kind} {at}"} for at, (step, kind) in enumerate(events)])
-    rows = happened(Run(folder)).rows
+    rows = run_events(Run(folder)).rows
     assert sum(row.times for row in rows) == len(events)
     assert [row.first.step for row in rows] == sorted(row.first.step for row in rows)
     told = {(event.step, event.message) for row in rows for event in (row.events or (row.first,))}
@@ -47,7 +47,7 @@ def test_every_event_is_in_one_row_and_only_many_of_a_kind_are_folded(
 def test_a_folded_row_adds_up_the_reasons_and_lists_a_bounded_number(tmp_path: Path) -> None:
     event = {"kind": "ungraded", "message": "some", "share": 0.125, "reasons": {"too slow": 2, "no answer": 1}}
     lines(bare_run(tmp_path) / "events.jsonl", [event | {"step": step // 2} for step in range(300)])
-    (row,) = happened(Run(tmp_path)).rows
+    (row,) = run_events(Run(tmp_path)).rows
     assert (row.kind, row.severe, row.times, row.steps, row.first.step, row.last.step) == ("not graded", False, 300, 150, 0, 149)
     assert row.more == (Said("600 ×", "too slow"), Said("300 ×", "no answer"))
     assert row.events[0].more == (Said("12.5\u202f%", "of the batch"), Said("2 ×", "too slow"), Said("1 ×", "no answer"))
@@ -58,7 +58,7 @@ def test_a_file_of_any_length_gives_a_page_that_can_be_read(tmp_path: Path) -> N
     long = "x" * 5_000
     lines(bare_run(tmp_path) / "events.jsonl", [{"step": step, "kind": f"kind {step}", "message": long} for step in range(2_000)])
     lines(tmp_path / "resumes.jsonl", [{"step": step, "changed": {"steps": [step, long]}} for step in range(2_000)])
-    found = happened(Run(tmp_path))
+    found = run_events(Run(tmp_path))
     assert (len(found.rows), len(found.resumes), found.left_out) == (MOST_ROWS, MOST_ROWS, 4_000 - 2 * MOST_ROWS)
     page = render([Run(tmp_path)])
     assert len(page) < 500_000
@@ -69,7 +69,7 @@ def test_a_file_of_any_length_gives_a_page_that_can_be_read(tmp_path: Path) -> N
 def test_what_else_an_event_says_is_told(tmp_path: Path) -> None:
     event = {"step": 4, "kind": "guard", "message": "m", "stage": "loss", "rows": list(range(25)), "dump": "dumps/4.pt"}
     lines(bare_run(tmp_path) / "events.jsonl", [event])
-    (row,) = happened(Run(tmp_path)).rows
+    (row,) = run_events(Run(tmp_path)).rows
     listed = ", ".join(map(str, range(20)))
     assert row.severe
     assert row.more == (Said("stage", "loss"), Said("rows", f"{listed} and 5 more"), Said("dump", "dumps/4.pt"))
@@ -79,7 +79,7 @@ def test_resumes_say_what_changed_and_plain_ones_are_folded(tmp_path: Path) -> N
     changed = {"steps": [80, 120], "optimizer.learning_rate": [1e-4, 5e-5], "limit": [None, 3]}
     rows: list[dict[str, object]] = [{"step": step, "optimizer_step": 4 * step, "changed": {}} for step in (10, 20, 30)]
     lines(bare_run(tmp_path) / "resumes.jsonl", [*rows, {"step": 40, "optimizer_step": 160, "changed": changed}])
-    *plain, last = happened(Run(tmp_path)).resumes
+    *plain, last = run_events(Run(tmp_path)).resumes
     assert plain == [Resume(f"Continued after step {step}") for step in (10, 20, 30)]
     assert last == Resume(
         "Continued after step 40",
@@ -88,7 +88,7 @@ def test_resumes_say_what_changed_and_plain_ones_are_folded(tmp_path: Path) -> N
     page = re.sub(r"<[^>]+>", "", render([Run(tmp_path)]))
     assert "Continued after step 40, with steps 80 → 120, optimizer.learning_rate 0.0001 → 5e-05, limit unset → 3." in page
     lines(tmp_path / "resumes.jsonl", [*rows, {"step": 35}, {"step": 40, "changed": changed}])
-    folded = happened(Run(tmp_path)).resumes
+    folded = run_events(Run(tmp_path)).resumes
     assert folded[0].told == "Continued 4 times without a change, first after step 10, last after step 35"
     assert len(folded) == 2
 
@@ -148,4 +148,4 @@ def test_separators_inside_a_line_do_not_cut_it(tmp_path: Path, separator: str) 
     event = {"step": 1, "kind": "warning", "message": f"a{separator}b"}
     (bare_run(tmp_path) / "events.jsonl").write_text(json.dumps(event, ensure_ascii=False) + "\n", encoding="utf-8")
     assert Run(tmp_path).events == [event]
-    assert happened(Run(tmp_path)).rows[0].first.message == visible(f"a{separator}b")
+    assert run_events(Run(tmp_path)).rows[0].first.message == sanitize(f"a{separator}b")

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from fault.command import tokencredit
 from tokencredit.commands.recipes import departures
-from tokencredit.config import Choice, Correction, Kl
+from tokencredit.config import Correction, Kl, MethodConfig
 from tokencredit.config.base import Origin
 from tokencredit.config.recipes import FAMILIES, RECIPES
 from tokencredit.config.train import CHOICES, STAGES
@@ -18,7 +18,7 @@ EVERY_CHOICE = [(stage, name, choice) for stage in STAGES for name, choice in CH
 
 @pytest.mark.parametrize(("stage", "name", "choice"), EVERY_CHOICE)
 def test_every_choice_has_formula_page_and_origins(stage: str, name: str, choice: type[BaseModel]) -> None:
-    assert issubclass(choice, Choice)
+    assert issubclass(choice, MethodConfig)
     assert len(choice.formula) > 8
     assert choice.__doc__
     without = [field for field, info in choice.model_fields.items() if not any(isinstance(part, Origin) for part in info.metadata)]
@@ -38,7 +38,7 @@ def _described(choice: type[BaseModel], field: str) -> bool:
     import inspect
 
     for parent in choice.__mro__:
-        source = inspect.getsource(parent) if issubclass(parent, Choice) else ""
+        source = inspect.getsource(parent) if issubclass(parent, MethodConfig) else ""
         lines = source.splitlines()
         for index, line in enumerate(lines[:-1]):
             if line.strip().startswith(f"{field}:"):

@@ -34,7 +34,7 @@ from tokencredit.report.selection import choose, fair_part, outside_in
 from tokencredit.report.terminal import choose_prompt, choose_step, token_view
 from tokencredit.report.token_view import read_step
 from tokencredit.stats import Z, wilson
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +107,12 @@ def test_data_can_never_be_markup_and_survives_the_journey(text: str) -> None:
     ],
 )
 def test_what_hides_or_moves_text_is_made_visible(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert sanitize(text) == shown
 
 
 @given(st.text())
 def test_visible_text_can_be_written_and_holds_no_control(text: str) -> None:
-    shown = visible(text)
+    shown = sanitize(text)
     shown.encode()
     assert not re.search("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]", shown)
 
@@ -121,9 +121,9 @@ def test_visible_text_can_be_written_and_holds_no_control(text: str) -> None:
 def test_a_brief_text_is_its_beginning_and_says_what_is_missing(text: str, longest: int) -> None:
     shown = brief(text, longest)
     if len(text) <= longest:
-        assert shown == visible(text)
+        assert shown == sanitize(text)
     else:
-        assert shown == f"{visible(text[:longest])}… ({len(text) - longest:,} more characters)"
+        assert shown == f"{sanitize(text[:longest])}… ({len(text) - longest:,} more characters)"
 
 
 def by_bisection(share: float, problems: int) -> tuple[float, float]:

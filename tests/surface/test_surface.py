@@ -27,7 +27,7 @@ SIGNATURES = {
         "method", "keep_queries", "mass", "packed",
     ],
     "clipped_surrogate": ["logp", "old_logp", "credit", "clip_low", "clip_high", "dual_clip"],
-    "train": ["config", "path", "listener", "stop", "resume"],
+    "train": ["config", "path", "callback", "stop", "resume"],
     "resolve": ["layers"],
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import torch
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
 from tokencredit.policy.policy import Policy, Sampled
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import RIGHT, grade_rollouts, grade_with_reasons, response_text, reward_parts
 from tokencredit.seeds import derive_seed
 from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powers_of_two
@@ -20,7 +20,7 @@ from tokencredit.tasks import Problem, Task, gold_answer
 ROWS_AT_ONCE = 256
 """Responses sampled together: few enough that a person sees it go on. The draws of a seed depend on it."""
 
-Tell = Callable[[int], None]
+Notify = Callable[[int], None]
 """Told how many problems are done."""
 
 
@@ -80,7 +80,7 @@ def measure(
     config: TrainConfig,
     *,
     samples: int,
-    tell: Tell = lambda done: None,
+    tell: Notify = lambda done: None,
     keep: list[dict[str, Any]] | None = None,
 ) -> Measured:
     """The same numbers for the same seed. Rows of a rollout file, one per sampled response, are appended to `keep`."""
@@ -121,8 +121,8 @@ def measure(
 def _piece(policy: Policy, task: Task, asked: Sequence[Problem], config: TrainConfig, *, samples: int, seed: int) -> _Piece:
     chosen, began = config.sampling, time.perf_counter()
     limits: dict[str, Any] = {"max_new_tokens": chosen.max_new_tokens, "seed": seed, "dtype": config.dtype}
-    drawn = respond(policy, task, asked, group_size=samples, temperature=chosen.temperature, **limits)
-    greedy = respond(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
+    drawn = generate(policy, task, asked, group_size=samples, temperature=chosen.temperature, **limits)
+    greedy = generate(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
     seconds = time.perf_counter() - began
     graded = grade_with_reasons(policy, task, asked, drawn.rollouts)
     return _Piece(

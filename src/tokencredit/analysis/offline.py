@@ -22,14 +22,14 @@ from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
-from tokencredit.forward.modes import choose_passes
-from tokencredit.forward.padded import TokenEvidence, row_cost
+from tokencredit.forward.modes import choose_forward_mode
+from tokencredit.forward.padded import TokenScores, row_cost
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
@@ -50,7 +50,7 @@ NEEDS_A_MODEL = {
 
 class OfflineBatch(NamedTuple):
     credited: Credited
-    evidence: TokenEvidence
+    evidence: TokenScores
     pipeline: Pipeline
 
 
@@ -121,7 +121,7 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     if not stored.logp_known:
         rollouts = replace(rollouts, behavior_logp=evidence.logp)
     scored = pipeline.shape_reward(rollouts, stored.score.to(evidence.logp), evidence.logp, None)
-    credited = pipeline.credit_tokens(scored, evidence, StageState(), seed=_seed(config, stored), facts=facts_of(policy)).credited
+    credited = pipeline.credit_tokens(scored, evidence, MethodState(), seed=_seed(config, stored), facts=model_facts(policy)).credited
     return OfflineBatch(credited, evidence, pipeline)
 
 
@@ -236,7 +236,7 @@ def offline_columns(stored: StoredRollouts, found: Credited | TokenCredit, polic
 def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
     """Changes the policy, as training would."""
     credited, _, pipeline = credit_stored(policy, stored, config)
-    passes = choose_passes(config, policy.model)
+    passes = choose_forward_mode(config, policy.model)
     plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=passes.packed)
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")

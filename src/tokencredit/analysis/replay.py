@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.optim.update import TakenStep
-from tokencredit.pipeline.credit import StageState
+from tokencredit.optim.update import OptimizerStepResult
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.checkpoint import load_optimizer, load_progress
 from tokencredit.trainer.preflight import check_turns
@@ -36,7 +36,7 @@ class Recreated(NamedTuple):
     """Whether the plan is the one the run wrote down; None where it wrote none."""
 
 
-def nearest_start(folder: RunFolder, step: int) -> Start:
+def nearest_start(folder: RunDir, step: int) -> Start:
     """The latest checkpoint from which training step `step` (from 1) is still to come."""
     found = [Start(0, None)]
     for place, path in checkpoints_in(folder.checkpoints):
@@ -46,7 +46,7 @@ def nearest_start(folder: RunFolder, step: int) -> Start:
     return max(found, key=lambda start: start.step)
 
 
-def _steps_in_force(folder: RunFolder, config: TrainConfig) -> Callable[[int], int]:
+def _steps_in_force(folder: RunDir, config: TrainConfig) -> Callable[[int], int]:
     """The length of the run as it was thought to be at a training step, counted from 0: the learning rate falls with it."""
     changes = [
         (resume["step"], *resume["changed"]["steps"]) for resume in folder.read("resumes.jsonl") if "steps" in resume.get("changed", {})
@@ -59,25 +59,25 @@ def _steps_in_force(folder: RunFolder, config: TrainConfig) -> Callable[[int], i
     return at
 
 
-def _taken_of_refused(folder: RunFolder) -> dict[int, int]:
+def _taken_of_refused(folder: RunDir) -> dict[int, int]:
     """Training step, counted from 1 -> optimizer steps taken before a guard refused one."""
     dumps = (Path(event["dump"]) for event in folder.read("events.jsonl") if event["kind"] == "guard" and "dump" in event)
     return {place.step: place.optimizer_step for dump in dumps if (place := named_place(dump.name)) is not None}
 
 
-def _again(stepper: Stepper, number: int, state: StageState, refused_after: int | None) -> StageState:
+def _again(stepper: Stepper, number: int, state: MethodState, refused_after: int | None) -> MethodState:
     """A training step as the run took it; one that was refused stops where it did then, whatever the cause was."""
     if refused_after == 0:
         return state
     if refused_after is None:
         return stepper.step(number, state, Stopwatch()).state
     planned = stepper.plan(number, stepper.gather(number, Stopwatch()), state, Stopwatch())
-    taken: list[TakenStep] = []
+    taken: list[OptimizerStepResult] = []
     stepper.take(number, planned, Stopwatch(), taken=taken, stop_asked=lambda: len(taken) == refused_after)
     return planned.state
 
 
-def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
+def recreate(folder: RunDir, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
     """Training step `step`, counted from 1; `tell(done, total)` hears of every step taken on the way."""
     taken = max((row["step"] for row in folder.read("metrics.jsonl")), default=0)
     if not 1 <= step <= taken:
@@ -85,10 +85,10 @@ def recreate(folder: RunFolder, config: TrainConfig, step: int, tell: Callable[[
     check_visible(config)
     start = nearest_start(folder, step)
     stepper = Stepper(config, source=config.model if start.checkpoint is None else str(start.checkpoint))
-    state = StageState()
+    state = MethodState()
     if start.checkpoint is not None:
         load_optimizer(stepper.optimizer, start.checkpoint)
-        state = StageState(**load_progress(start.checkpoint).stage_state)
+        state = MethodState(**load_progress(start.checkpoint).stage_state)
     check_turns(stepper.task, config)
     stepper.check_gold(folder)
     schedule, refused = _steps_in_force(folder, config), _taken_of_refused(folder)

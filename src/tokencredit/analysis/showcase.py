@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.extra import gather_extra
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_rollouts
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 
@@ -22,14 +22,14 @@ class ShownResponse(NamedTuple):
 
 
 def showcase(
-    config: TrainConfig, policy: Policy, task: Task, state: StageState, *, pairs: int = 3, problems: int = 64
+    config: TrainConfig, policy: Policy, task: Task, state: MethodState, *, pairs: int = 3, problems: int = 64
 ) -> list[ShownResponse]:
     """A right and a wrong response of one problem, `pairs` times at most; empty when there are none.
 
     Rewards are shaped without a KL penalty: the reference is not at hand any more.
     """
     asked = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
-    rollouts = respond(
+    rollouts = generate(
         policy,
         task,
         asked,
@@ -41,11 +41,11 @@ def showcase(
     ).rollouts
     score = grade_rollouts(policy, task, asked, rollouts)
     pipeline = Pipeline(config)
-    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, forget=policy.release)
+    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
     extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
     seed = derive_seed(config.seed, "showcase-credit")
-    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=facts_of(policy), sampled=extra.sampled).credited
+    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=extra.sampled).credited
     shown: list[ShownResponse] = []
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:

@@ -6,7 +6,7 @@ from tokencredit.audit.residual import CAUSES, OTHER, Cell, audit_cell
 from tokencredit.audit.scene import CONDITIONS
 from tokencredit.audit.subject import Subject
 from tokencredit.config import Recipe
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 
 def audit_recipe(recipe: Recipe, *, conditions: Iterable[str] = tuple(CONDITIONS), seed: int = 0) -> dict[str, Cell]:
@@ -18,7 +18,7 @@ def audit_subject(subject: Subject, *, conditions: Iterable[str] = tuple(CONDITI
     conditions = tuple(conditions)
     for name in conditions:
         if name not in CONDITIONS:
-            raise ValueError(f"condition {name!r} is not known; {nearest(name, CONDITIONS)}")
+            raise ValueError(f"condition {name!r} is not known; {suggest(name, CONDITIONS)}")
     return {name: audit_cell(subject, CONDITIONS[name](seed=seed)) for name in conditions}
 
 

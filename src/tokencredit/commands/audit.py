@@ -14,7 +14,7 @@ from rich.table import Table
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 if TYPE_CHECKING:
     from tokencredit.audit import Cell, Subject
@@ -40,7 +40,7 @@ class AuditOptions:
 
 def _recipe_named(name: str):
     if name not in RECIPES:
-        raise ConfigError(f"recipe {name!r} is not known; {nearest(name, RECIPES)}")
+        raise ConfigError(f"recipe {name!r} is not known; {suggest(name, RECIPES)}")
     return RECIPES[name].recipe
 
 

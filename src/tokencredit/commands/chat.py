@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from tokencredit.commands.eval_settings import is_run, refuse_own_task, stored_layer
-from tokencredit.config import CountOrZero, Frozen, NonNegative, knobs
+from tokencredit.config import CountOrZero, Frozen, NonNegative, as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.run_dir import RunFolder
-from tokencredit.text import visible
+from tokencredit.storage.run_dir import RunDir
+from tokencredit.text import sanitize
 
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             _answer(conversation, _framed(text, config), options, limit, turn=turn)
         except ConfigError as problem:
-            print(visible(str(problem)))
+            print(sanitize(str(problem)))
     return EXIT_OK
 
 
@@ -78,7 +78,7 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     from dataclasses import replace
 
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
-    from tokencredit.policy.prompting import Prompting, prompted
+    from tokencredit.policy.prompting import Prompting, with_prompting
     from tokencredit.tasks import TASKS, Steps
     from tokencredit.trainer.preflight import check_gold
 
@@ -98,10 +98,10 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     if config.prompt.few_shot:
         refuse_own_task(options.model, config, instead="its examples are not made; use --raw")
     # Without examples the task is not asked for anything, and its files may be gone.
-    task = TASKS[config.task.type](**knobs(config.task)) if config.prompt.few_shot else Steps()
+    task = TASKS[config.task.type](**as_kwargs(config.task)) if config.prompt.few_shot else Steps()
     # The same rows are left out as in the run, so that it shows the same examples.
-    check_gold(task, RunFolder(Path(options.model)))
-    return prompted(policy, config, task)
+    check_gold(task, RunDir(Path(options.model)))
+    return with_prompting(policy, config, task)
 
 
 def _framed(text: str, config: TrainConfig | None) -> str:
@@ -117,7 +117,7 @@ def _lines(conversation: "Conversation", model: str) -> Iterator[str]:
         with suppress(ImportError):
             import readline  # noqa: F401  # arrow keys and history in input()
 
-        print(visible(f"{model}: {COMMANDS}."))
+        print(sanitize(f"{model}: {COMMANDS}."))
     while True:
         try:
             text = input("> " if interactive else "").strip()
@@ -131,7 +131,7 @@ def _lines(conversation: "Conversation", model: str) -> Iterator[str]:
         if text == "/new":
             conversation.start_over()
         elif text.startswith("/"):
-            print(f"There is no {visible(text[:60])}: {COMMANDS}.")
+            print(f"There is no {sanitize(text[:60])}: {COMMANDS}.")
         elif text:
             yield text
 
@@ -165,4 +165,4 @@ def _answer(conversation: "Conversation", text: str, options: ChatOptions, limit
 
 def _shown(text: str) -> str:
     """Lines stay lines; all else that could steer a terminal is made visible. Of a longer text more is shown, and nothing otherwise."""
-    return "\n".join(visible(line) for line in text.split("\n"))
+    return "\n".join(sanitize(line) for line in text.split("\n"))

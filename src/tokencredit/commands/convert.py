@@ -12,7 +12,7 @@ from tokencredit.models import model_folder
 from tokencredit.rollout_io.convert import Render, chat_renderer, convert_rows, format_of
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.write import check_out, write_rows
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
         notes |= dict.fromkeys(found.notes)
     write_rows(options.out, rows, force=options.force)
     for note in notes:
-        print(visible(note))
+        print(sanitize(note))
     groups = {(row["step"], row["prompt"]) for row in rows}
     ungraded = sum(row["score"] != row["score"] for row in rows)
     print(f"{len(rows)} responses in {len(groups)} groups, {ungraded} not graded, written to {options.out}")

@@ -13,7 +13,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
 from tokencredit.rollout_io.write import check_out, write_columns
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 Layer = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.out is not None:
         write_columns(options.out, columns, force=options.force)
     for line in (*notes, *_summary(columns)):
-        print(visible(line))
+        print(sanitize(line))
     print(f"written to {options.out}" if options.out is not None else "give --out FILE to keep one row per token")
     return EXIT_OK
 

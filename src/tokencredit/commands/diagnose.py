@@ -12,16 +12,16 @@ from pydantic import ValidationError
 
 from tokencredit.commands.credit import UNTIL_READ, config_layers
 from tokencredit.commands.run_folder import choose_folder
-from tokencredit.config.messages import in_words
+from tokencredit.config.messages import as_config_error
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.train import Diagnose, TrainConfig
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.models import model_folder
-from tokencredit.text import nearest, visible
+from tokencredit.text import sanitize, suggest
 
 if TYPE_CHECKING:
-    from tokencredit.storage.run_dir import RunFolder
+    from tokencredit.storage.run_dir import RunDir
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def chosen_findings(only: str | None) -> tuple[str, ...]:
     names = tuple(name.strip() for name in only.split(","))
     for name in names:
         if name not in FINDINGS:
-            raise ConfigError(f"only names {name!r}, which is no finding; {nearest(name, FINDINGS)}")
+            raise ConfigError(f"only names {name!r}, which is no finding; {suggest(name, FINDINGS)}")
     return names
 
 
@@ -77,7 +77,7 @@ def _with_knobs(config: TrainConfig, options: DiagnoseOptions) -> TrainConfig:
     try:
         return config.model_copy(update={"diagnose": Diagnose.model_validate(config.diagnose.model_dump() | given)})
     except ValidationError as problem:
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -116,12 +116,12 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.analysis.replay import recreate
     from tokencredit.commands.progress import counting
     from tokencredit.pipeline.metrics import mean_entropy
-    from tokencredit.storage.run_dir import RunFolder
+    from tokencredit.storage.run_dir import RunDir
     from tokencredit.trainer.findings import judge
     from tokencredit.trainer.recorder import entropy_history
     from tokencredit.trainer.token_table import label_tokens, token_columns
 
-    source = RunFolder(path)
+    source = RunDir(path)
     with counting("training again up to the step") as tell:
         recreated = recreate(source, config, step, tell)
     stepper, trained = recreated.stepper, recreated.trained
@@ -183,7 +183,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     for note in (*stored.notes, *offline_notes(config)):
-        print(visible(note))
+        print(sanitize(note))
     print(
         f"The step is ours: recipe {config.recipe}, {len(trained.plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
         f"{config.optimizer.learning_rate:g}. What splitting does is said of this plan.\n"
@@ -192,11 +192,11 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     return EXIT_OK
 
 
-def _opened(out: Path, config: TrainConfig, subject: str) -> "RunFolder":
+def _opened(out: Path, config: TrainConfig, subject: str) -> "RunDir":
     """The folder of a diagnosis, which may hold findings of other steps already."""
-    from tokencredit.storage.run_dir import RunFolder
+    from tokencredit.storage.run_dir import RunDir
 
-    folder = RunFolder(out)
+    folder = RunDir(out)
     if not (out / "diagnosis.json").is_file():
         folder.begin(to_toml(config))
         folder.write_json("diagnosis.json", {"subject": subject, "command": f"tokencredit {shlex.join(sys.argv[1:])}"})
@@ -209,9 +209,9 @@ def _check_budget(only: Sequence[str], asked: str | None, config: TrainConfig) -
 
 
 def _last_step(path: Path) -> int:
-    from tokencredit.storage.run_dir import RunFolder
+    from tokencredit.storage.run_dir import RunDir
 
-    steps = [step for step, _ in RunFolder(path).step_files("tokens")]
+    steps = [step for step, _ in RunDir(path).step_files("tokens")]
     if not steps:
         raise ConfigError(f"run {path} has no token files to go by; name a training step with --step")
     return max(steps)
@@ -232,7 +232,7 @@ def _tell(found: dict[str, Any], out: Path) -> None:
     console = Console() if Console().is_terminal else Console(width=120)
     for finding in found["findings"]:
         # As text: classes of a rollout file may hold what a terminal library would take for its own marks.
-        console.print(Text.assemble((finding["name"], "bold"), f"  {visible(finding['note'])}\n"))
+        console.print(Text.assemble((finding["name"], "bold"), f"  {sanitize(finding['note'])}\n"))
     sampled = f" {found['rollouts_used']:,} rollouts were sampled for it." if found["rollouts_used"] else ""
     console.print(
         f"Findings of step {found['step']} are in {out}/findings.{sampled} See them with: tokencredit report {out}", highlight=False

@@ -13,7 +13,7 @@ from rich.table import Table
 from tokencredit.bases import shipped_bases
 from tokencredit.errors import EXIT_OK
 from tokencredit.storage.run_dir import PACKAGES
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 EXTRAS = {
     "tasks": ("reasoning-gym",),
@@ -54,7 +54,7 @@ def _sandbox() -> str:
     from tokencredit.grade.sandbox import bubblewrap_failure
 
     failure = bubblewrap_failure()
-    return "bubblewrap works" if failure is None else f"bubblewrap does not work: {visible(failure)}"
+    return "bubblewrap works" if failure is None else f"bubblewrap does not work: {sanitize(failure)}"
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from tokencredit.commands.flags import TABLES, chosen_types
 from tokencredit.config import CountOrZero, Frozen
-from tokencredit.config.messages import in_words, shortened
+from tokencredit.config.messages import as_config_error, shortened
 from tokencredit.config.resolve import overlay, read_toml, resolve
 from tokencredit.config.syntax import read_table, with_task_fields, with_task_flags
 from tokencredit.config.task import StepsTask, TaskChoice
@@ -144,7 +144,7 @@ def parse_evaluate(arguments: Sequence[str]) -> tuple[str, EvaluateOptions, list
             description=f"{inspect.getdoc(EvaluateOptions)}\n\n--task.type: {', '.join(CHOICES['task'])}",
         )
     except ValidationError as problem:
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None
     for name in ("samples", "problems"):
         if getattr(options, name) < 1:
             raise ConfigError(f"{name} is {getattr(options, name)}; give at least 1")
@@ -183,7 +183,7 @@ def _changed(asked: Asked, table: str, inner: str, value: str) -> Asked:
     try:
         return Asked.model_validate(overlay(asked.model_dump(), layer), strict=True)
     except ValidationError as problem:
-        raise ConfigError(f"vary: {in_words(problem)}") from None
+        raise ConfigError(f"vary: {as_config_error(problem)}") from None
 
 
 def _on(plain: TrainConfig, model: str, asked: Asked) -> TrainConfig:

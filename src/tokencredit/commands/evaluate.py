@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tokencredit.commands.eval_settings import EvaluateOptions, Setting, is_run, parse_evaluate, stored_layer
 from tokencredit.commands.run_folder import check_new_file
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.task import TaskChoice
 from tokencredit.errors import EXIT_OK, ConfigError
@@ -24,9 +24,9 @@ from tokencredit.models import model_folder
 from tokencredit.rollout_io.write import check_out, write_rows
 from tokencredit.seeds import derive_seed
 from tokencredit.stats import Estimate
-from tokencredit.storage.atomic import write_whole
-from tokencredit.storage.run_dir import RunFolder
-from tokencredit.text import brief, visible
+from tokencredit.storage.atomic import atomic_write
+from tokencredit.storage.run_dir import RunDir
+from tokencredit.text import brief, sanitize
 
 if TYPE_CHECKING:
     from tokencredit.analysis.measure import Measured
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(told, indent=2))
         return EXIT_OK
     if options.json is not None:
-        write_whole(Path(options.json), json.dumps(told, indent=2) + "\n")
+        atomic_write(Path(options.json), json.dumps(told, indent=2) + "\n")
     print_found(model, settings, found, verdicts, split=options.split, best=best)
     ladder = ladder_of(settings[0].config.task)
     if options.vary is None and verdicts[0].kind != "good" and ladder is not None:
@@ -74,17 +74,17 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
 
     from tokencredit.analysis.measure import measure
     from tokencredit.commands.progress import counting
-    from tokencredit.forward.memory import memory_in_words
-    from tokencredit.policy.prompting import prompted
-    from tokencredit.trainer.preflight import check_fit
+    from tokencredit.forward.memory import oom_as_guard_error
+    from tokencredit.policy.prompting import with_prompting
+    from tokencredit.trainer.preflight import check_model_and_task
 
     bare = _policy(model, settings[0])
-    policies = [prompted(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
+    policies = [with_prompting(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
     for policy, task, asked, setting in zip(policies, tasks, problems, settings, strict=True):
-        check_fit(policy, task, asked, setting.config)
+        check_model_and_task(policy, task, asked, setting.config)
     found: list[Measured] = []
     rows: list[dict[str, Any]] = []
-    with memory_in_words(), counting("asking") as tell:
+    with oom_as_guard_error(), counting("asking") as tell:
         for number, (policy, task, asked, setting) in enumerate(zip(policies, tasks, problems, settings, strict=True)):
 
             def told(done: int, before: int = number * options.problems) -> None:
@@ -104,7 +104,7 @@ def _tasks(settings: Sequence[Setting]) -> list["Task"]:
     made: list[tuple[TaskChoice, Task]] = []
     for choice in (setting.config.task for setting in settings):
         known = [task for other, task in made if other == choice]
-        made.append((choice, known[0] if known else TASKS[choice.type](**knobs(choice))))
+        made.append((choice, known[0] if known else TASKS[choice.type](**as_kwargs(choice))))
     return [task for _, task in made]
 
 
@@ -117,7 +117,7 @@ def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: 
     shown = any(setting.config.prompt.few_shot for setting in settings)
     for setting, task in {id(task): (setting, task) for setting, task in zip(settings, tasks, strict=True)}.values():
         if is_run(model) and resolve([stored_layer(model)]).task == setting.config.task:
-            report = check_gold(task, RunFolder(Path(model)))
+            report = check_gold(task, RunDir(Path(model)))
         elif isinstance(task, GoldCheckingBySide) and (split == "train" or not shown):
             report = task.check_gold_of(split)
         else:
@@ -175,7 +175,7 @@ def print_found(
     console = console if console.is_terminal else Console(highlight=False, width=160)
     one = len(found) == 1 and not settings[0].name
     about = f"{model} on {settings[0].config.task.type}: {found[0].problems} {split} problems, {found[0].samples} samples of each"
-    console.print(visible(about), markup=False, soft_wrap=True)
+    console.print(sanitize(about), markup=False, soft_wrap=True)
     if one:
         _print_table(console, ("", "value", "95 % interval"), _rows(found[0]))
     else:
@@ -216,7 +216,7 @@ def _with_interval(name: str, estimate: Estimate) -> tuple[str, str, str]:
 def _line(setting: Setting, measured: "Measured", verdict: "Verdict") -> tuple[str, ...]:
     shown = (measured.greedy, measured.pass_at[1], measured.pass_at[measured.samples], measured.mixed)
     cells = [f"{_percent(one.value)} ({100 * one.low:.0f} to {100 * one.high:.0f})" for one in shown]
-    return visible(setting.name), *cells, verdict.kind
+    return sanitize(setting.name), *cells, verdict.kind
 
 
 def _rows(measured: "Measured") -> list[tuple[str, ...]]:

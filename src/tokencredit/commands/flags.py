@@ -14,7 +14,7 @@ import tyro
 from pydantic import ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from tokencredit.config.messages import in_words
+from tokencredit.config.messages import as_config_error
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import read_table, with_task_flags, write_table
 from tokencredit.config.train import CHOICES, STAGES, TrainConfig
@@ -149,4 +149,4 @@ def parse_train(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> TrainOp
         )
     except ValidationError as problem:
         # tyro words the mistakes of one field itself; rules over several fields come out here.
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.report.terminal import credit_legend, credit_line
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 if TYPE_CHECKING:
     from tokencredit.analysis.showcase import ShownResponse
@@ -37,22 +37,22 @@ class RunProgress:
         if bar is None:
             into = f"{config.steps} steps, into {folder}"
             what = config.recipe if config.source == "policy" else "demonstrations"
-            console.print(visible(f"training {what} on {config.task.type} from {config.model}, {into}"), markup=False)
+            console.print(sanitize(f"training {what} on {config.task.type} from {config.model}, {into}"), markup=False)
 
-    def began(self, policy: "Policy", before: "Accuracy", step: int) -> None:
+    def on_train_begin(self, policy: "Policy", before: "Accuracy", step: int) -> None:
         self.first_step = step
         if self.bar is not None and self.task_id is not None:
             self.bar.update(self.task_id, completed=step)
         parameters = sum(parameter.numel() for parameter in policy.model.parameters())
         self.held_out = "" if step else f"{_percent(before.sampled)} (step 0)"
         self.console.print(
-            f"{visible(self.config.model)}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
+            f"{sanitize(self.config.model)}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
             f"Held-out before: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
             f"pass@{before.k} {_percent(before.pass_at_k)}, groups with both right and wrong answers {_percent(before.mixed_groups)}.",
             markup=False,
         )
 
-    def stepped(self, row: dict[str, Any], seconds: float) -> None:
+    def on_step_end(self, row: dict[str, Any], seconds: float) -> None:
         self.seconds += seconds
         self.tokens += row.get("tokens", 0)
         evaluated = "held_out/sampled" in row
@@ -71,7 +71,7 @@ class RunProgress:
             ending = "" if self.bar is not None else f"  {left:.0f} s left"
             self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
 
-    def told(self, step: int, kind: str, message: str) -> None:
+    def on_event(self, step: int, kind: str, message: str) -> None:
         """Answers that cannot be graded may come at every step: said in full once, then counted on the line."""
         if kind == "ungraded" and self.told_of_ungraded:
             return
@@ -119,7 +119,7 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence["ShownRe
     longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
     stages = ", ".join(f"{name} {value:.0f} s" for name, value in longest)
     console.print(
-        f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {visible(str(folder))}",
+        f"{result['rollouts_used']:,} rollouts in {total:.0f} s ({stages}). Run folder: {sanitize(str(folder))}",
         highlight=False,
         soft_wrap=True,
         markup=False,

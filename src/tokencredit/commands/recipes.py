@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tokencredit.config import Choice, Frozen, Recipe, origin_of
+from tokencredit.config import Frozen, MethodConfig, Recipe, origin_of
 from tokencredit.config.recipes import FAMILIES, RECIPES, RecipeEntry
 from tokencredit.config.train import STAGES
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def departures(choice: Frozen) -> dict[str, Any]:
     return {key: value for key, value in choice.model_dump().items() if value != defaults[key]}
 
 
-def stage_choice(choice: Choice) -> str:
+def stage_choice(choice: MethodConfig) -> str:
     """`ppo-clip (clip_high 0.28, dual_clip 10)`: the type, and what departs from its defaults."""
     changed = [f"{key} {_shown(value)}" for key, value in departures(choice).items()]
     name = str(choice.model_dump()["type"])
@@ -76,7 +76,7 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
     yield f"{entry.summary}\n{entry.paper}\n"
     caveats = list(entry.caveats)
     for stage in STAGES:
-        choice: Choice = getattr(entry.recipe, stage)
+        choice: MethodConfig = getattr(entry.recipe, stage)
         caveats += choice.caveats
         yield Text.assemble((f"{stage}: ", "bold"), f"{choice.model_dump()['type']}. {type(choice).__doc__}")
         numbers = [_numbers(stage, choice, entry)] if len(type(choice).model_fields) > 1 else []
@@ -107,7 +107,7 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
 def run(arguments: Sequence[str]) -> int:
     name = tyro.cli(RecipesOptions, args=list(arguments), prog="tokencredit recipes").name
     if name is not None and name not in RECIPES:
-        raise ConfigError(f"recipe {name!r} is not known; {nearest(name, RECIPES)}")
+        raise ConfigError(f"recipe {name!r} is not known; {suggest(name, RECIPES)}")
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=160, highlight=False)
     for part in _overview() if name is None else _in_full(name, RECIPES[name]):

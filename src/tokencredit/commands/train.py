@@ -14,7 +14,7 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError, StorageError
 from tokencredit.models import anchored
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trackers import require_trackers
 
 TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
@@ -33,7 +33,7 @@ def _refuse_resume(options: TrainOptions, folder: Path, stored: TrainConfig) -> 
     changed = accepted_changes(stored, config)
     if config.engine != "local" and changed:
         raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
-    reached = RunFolder(folder).steps_reached()
+    reached = RunDir(folder).steps_reached()
     if reached >= config.steps:
         raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
 
@@ -75,9 +75,9 @@ def _train(options: TrainOptions, folder: Path) -> int:
     from tokencredit.analysis.showcase import showcase
     from tokencredit.commands.progress import make_progress, print_summary
     from tokencredit.trackers.callback import Tracking
-    from tokencredit.trainer.callbacks import NobodyWatching
+    from tokencredit.trainer.callbacks import NoCallback
     from tokencredit.trainer.loop import train
-    from tokencredit.trainer.signals import listening
+    from tokencredit.trainer.signals import handle_stop_signals
 
     shown = options.config.engine == "local" or _is_first_process()
     if options.config.engine == "trl":
@@ -85,8 +85,8 @@ def _train(options: TrainOptions, folder: Path) -> int:
 
         if shown:
             print(TRL_TRAINS)
-    watched = make_progress(options.config, folder) if shown else nullcontext(NobodyWatching())
-    with listening() as stop, watched as progress, Tracking(options.config, folder, progress, active=shown) as tracking:
+    watched = make_progress(options.config, folder) if shown else nullcontext(NoCallback())
+    with handle_stop_signals() as stop, watched as progress, Tracking(options.config, folder, progress, active=shown) as tracking:
         outcome = train(options.config, folder, tracking, stop, resume=options.resume is not None)
         tracking.concluded(outcome.result)
     if outcome.interrupted:

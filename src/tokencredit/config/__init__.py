@@ -16,7 +16,7 @@ from tokencredit.config.advantage import (
     RemaxAdvantage,
     RlooAdvantage,
 )
-from tokencredit.config.base import Choice, Count, CountOrZero, Frozen, NonNegative, Positive, Share, knobs, origin_of
+from tokencredit.config.base import Count, CountOrZero, Frozen, MethodConfig, NonNegative, Positive, Share, as_kwargs, origin_of
 from tokencredit.config.batching import (
     QueryPreservedBatching,
     RewardBalancedBatching,
@@ -56,7 +56,6 @@ from tokencredit.config.shape import Correction, IbpoShape, Kl, NoShape, Overlon
 __all__ = [
     "WITHOUT_SIBLINGS",
     "AsymAdvantage",
-    "Choice",
     "CispoObjective",
     "ClipCovObjective",
     "Correction",
@@ -79,6 +78,7 @@ __all__ = [
     "Kl",
     "KlCovObjective",
     "KtaeCredit",
+    "MethodConfig",
     "NoShape",
     "NonNegative",
     "NtfCredit",
@@ -107,7 +107,7 @@ __all__ = [
     "SignBlindClipObjective",
     "StratifiedBatching",
     "UniformCredit",
+    "as_kwargs",
     "keeps_queries",
-    "knobs",
     "origin_of",
 ]

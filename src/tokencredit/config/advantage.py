@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tokencredit.config.base import CODE, NOTE, OURS, Choice, NonNegative, Number, Origin, Positive, PositiveShare
+from tokencredit.config.base import CODE, NOTE, OURS, MethodConfig, NonNegative, Number, Origin, Positive, PositiveShare
 
 Preset = Annotated[Literal["tokencredit", "trl", "verl"], OURS]
 
 
-class GrpoAdvantage(Choice):
+class GrpoAdvantage(MethodConfig):
     """Group-centred reward over the group's standard deviation."""
 
     formula = "A_i = (R_i - mean_g) / (std_g + epsilon)"
@@ -21,7 +21,7 @@ class GrpoAdvantage(Choice):
     """Added to the standard deviation; default the preset's."""
 
 
-class DrGrpoAdvantage(Choice):
+class DrGrpoAdvantage(MethodConfig):
     """Group-centred reward."""
 
     formula = "A_i = R_i - mean_g"
@@ -31,7 +31,7 @@ class DrGrpoAdvantage(Choice):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class RlooAdvantage(Choice):
+class RlooAdvantage(MethodConfig):
     """Reward minus the mean of the siblings."""
 
     formula = "A_i = R_i - mean of the other responses = G/(G-1) (R_i - mean_g)"
@@ -41,7 +41,7 @@ class RlooAdvantage(Choice):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class ReinforcePlusPlusAdvantage(Choice):
+class ReinforcePlusPlusAdvantage(MethodConfig):
     """REINFORCE++: rewards whitened over the batch, no groups."""
 
     formula = "A_i = (R_i - m) / sqrt(v + epsilon),  m and v (n - 1) of R over all tokens of the batch (over responses: over all responses)"
@@ -59,7 +59,7 @@ class ReinforcePlusPlusAdvantage(Choice):
     """Added to the variance."""
 
 
-class ReinforcePlusPlusBaselineAdvantage(Choice):
+class ReinforcePlusPlusBaselineAdvantage(MethodConfig):
     """REINFORCE++-baseline: group-centred rewards, whitened over the batch's tokens."""
 
     formula = "A_i = (d_i - m) / sqrt(v + epsilon),  d_i = R_i - mean_g,  m and v (n - 1) of d over all tokens of the batch"
@@ -72,7 +72,7 @@ class ReinforcePlusPlusBaselineAdvantage(Choice):
     """Added to the variance."""
 
 
-class OpoAdvantage(Choice):
+class OpoAdvantage(MethodConfig):
     """OPO: reward minus the length-weighted group mean."""
 
     formula = "A_i = R_i - sum_j T_j R_j / sum_j T_j  over the group"
@@ -83,7 +83,7 @@ class OpoAdvantage(Choice):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class GpgAdvantage(Choice):
+class GpgAdvantage(MethodConfig):
     """GPG: group-centred reward, scaled up when few responses are rewarded."""
 
     formula = "A_i = (B / number of responses with a reward other than 0) (R_i - mean_g),  B graded responses in the batch"
@@ -93,7 +93,7 @@ class GpgAdvantage(Choice):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class PassAtKAdvantage(Choice):
+class PassAtKAdvantage(MethodConfig):
     """Pass@k policy optimisation: only the best response of a group is credited."""
 
     formula = "A_best = R_best - R_second (/ (std_g + epsilon) with normalize), every other response 0"
@@ -108,7 +108,7 @@ class PassAtKAdvantage(Choice):
     """Added to the standard deviation; default the preset's."""
 
 
-class FadeAdvantage(Choice):
+class FadeAdvantage(MethodConfig):
     """FADE: focus on hard prompts while they are hard, and push failures more when entropy is low."""
 
     formula = (
@@ -137,7 +137,7 @@ class FadeAdvantage(Choice):
     """Where the running solve rate starts."""
 
 
-class PowerAdvantage(Choice):
+class PowerAdvantage(MethodConfig):
     """FADE's static difficulty probe: prompts solved rarely weigh more."""
 
     formula = "A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g;  mass C p (1-p)^alpha"
@@ -152,7 +152,7 @@ class PowerAdvantage(Choice):
     """The constant C."""
 
 
-class AsymAdvantage(Choice):
+class AsymAdvantage(MethodConfig):
     """FADE's static sign probe: failures weigh 1/delta."""
 
     formula = "A_i = R_i - mean_g, divided by delta where R_i < mean_g"
@@ -163,7 +163,7 @@ class AsymAdvantage(Choice):
     """Below 1 failures weigh more, above 1 less."""
 
 
-class CrfAdvantage(Choice):
+class CrfAdvantage(MethodConfig):
     """C-RF: +1 or -1 by outcome, the two sides of the batch weighing the same. Needs no groups."""
 
     formula = "A_i = +B/(2 B+) where score_i > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
@@ -177,7 +177,7 @@ class CrfAdvantage(Choice):
     """A score above this is a success."""
 
 
-class RemaxAdvantage(Choice):
+class RemaxAdvantage(MethodConfig):
     """ReMax: reward minus that of the policy's greedy response."""
 
     formula = "A_i = R_i - score of the greedy response to the same prompt"

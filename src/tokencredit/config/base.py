@@ -59,12 +59,12 @@ class Frozen(BaseModel):
         return self
 
 
-class Choice(Frozen):
+class MethodConfig(Frozen):
     """One method at one stage: its type, its numbers, its formula, and what to know before using it."""
 
     formula: ClassVar[str]
     caveats: ClassVar[tuple[str, ...]] = ()
-    sampler_knobs: ClassVar[tuple[str, ...]] = ()
+    sampling_fields: ClassVar[tuple[str, ...]] = ()
     """Numbers that steer how the choice's evidence is sampled: for the engine, not for the mathematics."""
 
 
@@ -73,6 +73,6 @@ def origin_of(choice: type[Frozen], field: str) -> str:
     return next((part.said for part in choice.model_fields[field].metadata if isinstance(part, Origin)), OURS.said)
 
 
-def knobs(choice: Frozen, *without: str) -> dict[str, Any]:
+def as_kwargs(choice: Frozen, *without: str) -> dict[str, Any]:
     """The numbers of a choice as keyword arguments for the function it names."""
     return choice.model_dump(exclude={"type", *without})

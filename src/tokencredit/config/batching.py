@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from tokencredit.config.base import READING, Choice, OnlyWhen, Origin
+from tokencredit.config.base import READING, MethodConfig, OnlyWhen, Origin
 
 
-class ShuffledBatching(Choice):
+class ShuffledBatching(MethodConfig):
     """Responses are dealt at random."""
 
     formula = "responses are shuffled and cut into optimizer steps of equal size"
@@ -14,7 +14,7 @@ class ShuffledBatching(Choice):
     type: Literal["shuffled"] = "shuffled"
 
 
-class QueryPreservedBatching(Choice):
+class QueryPreservedBatching(MethodConfig):
     """Prompts are dealt; responses to a prompt stay together."""
 
     formula = "prompts are shuffled and dealt to optimizer steps with all their responses"
@@ -26,7 +26,7 @@ class QueryPreservedBatching(Choice):
     type: Literal["query-preserved"] = "query-preserved"
 
 
-class RewardBalancedBatching(Choice):
+class RewardBalancedBatching(MethodConfig):
     """Every optimizer step sees positive and negative responses in balance."""
 
     formula = (
@@ -47,7 +47,7 @@ class RewardBalancedBatching(Choice):
     """What reweight equalises: sum |A_i| T_i, or sum |A_i|."""
 
 
-class StratifiedBatching(Choice):
+class StratifiedBatching(MethodConfig):
     """Every optimizer step sees a few responses of every prompt."""
 
     formula = "each prompt's responses are shuffled and dealt over all optimizer steps in turn"

@@ -117,6 +117,6 @@ RULES: tuple[Callable[[Stages], str | None], ...] = (
 )
 
 
-def senseless(stages: Stages) -> str | None:
+def incompatibility(stages: Stages) -> str | None:
     """Why a combination is refused, or None."""
     return next((reason for rule in RULES if (reason := rule(stages))), None)

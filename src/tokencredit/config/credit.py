@@ -10,9 +10,9 @@ from tokencredit.config.base import (
     PAPER,
     PAPER_AND_CODE,
     READING,
-    Choice,
     Count,
     CountOrZero,
+    MethodConfig,
     NonNegative,
     OnlyWhen,
     Origin,
@@ -24,7 +24,7 @@ from tokencredit.config.base import (
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-class CreditChoiceBase(Choice):
+class CreditChoiceBase(MethodConfig):
     differs_within_response: ClassVar[bool] = True
     """False: every token of a response receives the same."""
 
@@ -266,7 +266,7 @@ class ProcessCredit(CreditChoiceBase):
         "reads no advantage: a response's steps sum to its reward minus the group's mean",
         "continuations are counted in rollouts used",
     )
-    sampler_knobs = ("boundary", "every", "continuations", "budget")
+    sampling_fields = ("boundary", "every", "continuations", "budget")
 
     type: Literal["process"] = "process"
     boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"

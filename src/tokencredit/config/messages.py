@@ -6,7 +6,7 @@ from pydantic import BaseModel, ValidationError
 
 from tokencredit.config.train import CHOICES, TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 MISTAKES_NAMED = 6
 
@@ -25,7 +25,7 @@ def first_line(problem: Exception) -> str:
     return next(iter(str(problem)[:300].splitlines()), type(problem).__name__)
 
 
-def in_words(problem: ValidationError) -> ConfigError:
+def as_config_error(problem: ValidationError) -> ConfigError:
     """One line per mistake; of very many the first ones."""
     errors = problem.errors()
     lines = [_line(dict(error)) for error in errors[:MISTAKES_NAMED]]
@@ -42,7 +42,7 @@ def _line(error: dict[str, Any]) -> str:
     if error["type"] == "union_tag_not_found":
         return f"{_written(location)} has no type; it must be one of {', '.join(CHOICES[location[0]])}"
     if error["type"] == "extra_forbidden":
-        return f"{_written(location)} is not a setting; {nearest(str(location[-1])[:60], _settings_beside(location))}"
+        return f"{_written(location)} is not a setting; {suggest(str(location[-1])[:60], _settings_beside(location))}"
     said = "Input should be a list" if error["type"] == "tuple_type" else error["msg"]
     return f"{_written(location)} is {shortened(error['input'])}: {said}"
 

@@ -9,8 +9,8 @@ from tokencredit.config.base import (
     NOTE,
     OURS,
     READING,
-    Choice,
     Count,
+    MethodConfig,
     NonNegative,
     OnlyWhen,
     Origin,
@@ -24,7 +24,7 @@ _PPO = Origin("PPO, 1707.06347")
 DualClip = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
-class ObjectiveBase(Choice):
+class ObjectiveBase(MethodConfig):
     """What every objective has beside its own numbers."""
 
     aggregation: Annotated[Aggregation, CODE] = "token-mean"

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from tokencredit.config.advantage import AdvantageChoice, GrpoAdvantage
 from tokencredit.config.base import CountOrZero, Frozen
 from tokencredit.config.batching import BatchingChoice, ShuffledBatching
-from tokencredit.config.compatibility import Stages, senseless
+from tokencredit.config.compatibility import Stages, incompatibility
 from tokencredit.config.credit import CreditChoice, UniformCredit
 from tokencredit.config.objective import ObjectiveChoice, PpoClipObjective
 from tokencredit.config.shape import Correction, Kl, NoShape, ShapeChoice
@@ -34,7 +34,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Recipe":
-        reason = senseless(Stages(self.shape, self.advantage, self.credit, self.objective, self.batching, self.kl, self.correction))
+        reason = incompatibility(Stages(self.shape, self.advantage, self.credit, self.objective, self.batching, self.kl, self.correction))
         if reason is not None:
             raise ValueError(reason)
         return self

@@ -8,14 +8,14 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from tokencredit.config.messages import first_line, in_words, shortened
+from tokencredit.config.messages import as_config_error, first_line, shortened
 from tokencredit.config.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PRESETS, WEIGHTS_PRESETS
 from tokencredit.config.recipe import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.syntax import with_task_fields
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 DEEPEST = 8
 """Tables in tables that a config file may have; only what task.parameters holds lies deeper than two."""
@@ -72,7 +72,7 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     name = asked.get("recipe", TrainConfig.model_fields["recipe"].default)
     if not isinstance(name, str) or name not in RECIPES:
         written = shortened(name)
-        raise ConfigError(f"recipe {written} is not known; {nearest(written[1:-1], RECIPES)}")
+        raise ConfigError(f"recipe {written} is not known; {suggest(written[1:-1], RECIPES)}")
     task = asked.get("task", {})
     task_type = task.get("type", "steps") if isinstance(task, Mapping) else "steps"
     task_type = task_type if isinstance(task_type, str) else "steps"
@@ -104,7 +104,7 @@ def validated(fields: Mapping[str, Any]) -> TrainConfig:
     try:
         return TrainConfig.model_validate(fields, strict=True)
     except ValidationError as problem:
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None
 
 
 RecipeSource = str | Path | Mapping[str, Any] | Recipe
@@ -125,9 +125,9 @@ def read_recipe(source: RecipeSource) -> Recipe:
     asked = {"recipe": source} if isinstance(source, str) else dict(source)
     name = asked.pop("recipe", TrainConfig.model_fields["recipe"].default)
     if not isinstance(name, str) or name not in RECIPES:
-        raise ConfigError(f"recipe {name!r} is not known; {nearest(str(name), RECIPES)}")
+        raise ConfigError(f"recipe {name!r} is not known; {suggest(str(name), RECIPES)}")
     for key in (key for key in asked if key not in Recipe.model_fields):
-        advice = "set it in the engine" if key in TrainConfig.model_fields else nearest(str(key), Recipe.model_fields)
+        advice = "set it in the engine" if key in TrainConfig.model_fields else suggest(str(key), Recipe.model_fields)
         raise ConfigError(f"{key!r} is no part of a recipe; {advice}")
     return _validated(overlay(RECIPES[name].recipe.model_dump(exclude_none=True), asked))
 
@@ -136,4 +136,4 @@ def _validated(fields: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(fields)
     except ValidationError as problem:
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None

@@ -12,9 +12,9 @@ from tokencredit.config.base import (
     NOTE,
     OURS,
     READING,
-    Choice,
     Count,
     Frozen,
+    MethodConfig,
     NonNegative,
     OnlyWhen,
     Origin,
@@ -24,7 +24,7 @@ from tokencredit.config.base import (
 )
 
 
-class NoShape(Choice):
+class NoShape(MethodConfig):
     """The verifier's score as it is."""
 
     formula = "R_i = score_i"
@@ -32,7 +32,7 @@ class NoShape(Choice):
     type: Literal["none"] = "none"
 
 
-class OverlongShape(Choice):
+class OverlongShape(MethodConfig):
     """DAPO's soft penalty near the length limit."""
 
     formula = "R_i = score_i + min(0, -factor (T_i - (L - b)) / b),  b = buffer x L,  L the length limit"
@@ -44,7 +44,7 @@ class OverlongShape(Choice):
     """Penalty at the limit."""
 
 
-class IbpoShape(Choice):
+class IbpoShape(MethodConfig):
     """IBPO: a failed response that the policy repairs when shown a sibling is worth more than a hopeless one."""
 
     formula = "R_i = score_i + weight x repair_value x (share of i's references whose revision is right)   if i failed, else score_i"
@@ -53,7 +53,7 @@ class IbpoShape(Choice):
         "reading: references are correct siblings first, then other failures; none are repeated",
         "revisions are sampled from the same policy and counted in rollouts used",
     )
-    sampler_knobs = ("references", "prefer_correct")
+    sampling_fields = ("references", "prefer_correct")
 
     type: Literal["ibpo"] = "ibpo"
     weight: Annotated[NonNegative, NOTE] = 0.6

@@ -14,7 +14,7 @@ from tokencredit.config.messages import shortened
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.train import CHOICES
 from tokencredit.errors import ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 MAIN_FIELDS = {"jsonl": "path", "code": "path", "reasoning-gym": "dataset", "own": "path"}
 """What may follow the colon."""
@@ -25,7 +25,7 @@ def task_fields(word: str) -> dict[str, str]:
     """`reasoning-gym:gcd` -> {"type": "reasoning-gym", "dataset": "gcd"}."""
     kind, colon, about = word.partition(":")
     if kind not in CHOICES["task"]:
-        raise ConfigError(f"task {shortened(word)} is not known; {nearest(kind[:60], CHOICES['task'])}")
+        raise ConfigError(f"task {shortened(word)} is not known; {suggest(kind[:60], CHOICES['task'])}")
     if colon and (kind not in MAIN_FIELDS or not about):
         takes = f"write {kind}:{MAIN_FIELDS[kind].upper()}" if kind in MAIN_FIELDS else f"nothing follows {kind!r}"
         raise ConfigError(f"task {shortened(word)} cannot be read: {takes}")
@@ -107,7 +107,7 @@ def read_recipe(label: str, may_vary: Sequence[str]) -> Wanted:
     """`may_vary`: tables and dotted names that it may set. What values mean is not asked here."""
     recipe, written = settings_apart(label)
     if recipe not in RECIPES:
-        raise ConfigError(f"recipes: {shortened(recipe)} is not known; {nearest(recipe[:60], RECIPES)}")
+        raise ConfigError(f"recipes: {shortened(recipe)} is not known; {suggest(recipe[:60], RECIPES)}")
     if ":" in label and not written:
         raise ConfigError(f"recipes: {shortened(label)} ends in a colon; write settings after it: {recipe}:credit.type=uniform")
     try:

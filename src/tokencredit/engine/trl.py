@@ -4,8 +4,6 @@ from typing import Any
 
 from tokencredit.engine import warn_moved
 
-__all__ = ["CreditGRPOTrainer"]  # noqa: F822 (found by __getattr__)
-
 
 def __getattr__(name: str) -> Any:
     from tokencredit.integrations import trl

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.forward.padded import TokenEvidence, response_extent, response_logits, row_cost
+from tokencredit.forward.padded import TokenScores, response_extent, response_logits, row_cost
 from tokencredit.kernels import at_least_float32, token_statistics
 from tokencredit.types import Rollouts
 
@@ -16,9 +16,9 @@ from tokencredit.types import Rollouts
 class Movement(NamedTuple):
     """0 outside the mask."""
 
-    before: TokenEvidence
+    before: TokenScores
     """Hidden states included."""
-    after: TokenEvidence
+    after: TokenScores
     """Without hidden states."""
     kl: Float[Tensor, "seq tok"]
     """KL(before || after) of the next-token distribution at each token."""
@@ -51,7 +51,7 @@ def movement(before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts
     old_logp, old_entropy, new_logp, new_entropy, kl = (
         value.where(mask, 0.0) for value in (old_logp, old_entropy, new_logp, new_entropy, kl)
     )
-    return Movement(TokenEvidence(old_logp, old_entropy, hidden), TokenEvidence(new_logp, new_entropy, None), kl)
+    return Movement(TokenScores(old_logp, old_entropy, hidden), TokenScores(new_logp, new_entropy, None), kl)
 
 
 def _divergence(old: Float[Tensor, "*shape vocab"], new: Float[Tensor, "*shape vocab"]) -> Float[Tensor, "*shape"]:

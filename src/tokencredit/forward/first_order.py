@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.forward.padded import response_extent, response_logits, row_cost, trained_parameters
+from tokencredit.forward.padded import response_extent, response_logits, row_cost, trainable_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.types import Rollouts
 
@@ -87,7 +87,7 @@ def predicted_change(
             if not _knows_no_forward_mode(problem):
                 raise
             method = "difference"
-    known = trained_parameters(model)
+    known = trainable_parameters(model)
     for name, direction in directions.items():
         if direction.keys() != known.keys():
             raise ValueError(f"direction {name!r} has {len(direction)} parameters but the model {len(known)}; give one change for each")

@@ -27,28 +27,28 @@ def is_out_of_memory(problem: BaseException) -> bool:
 
 
 Found = TypeVar("Found")
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def silent(message: str) -> None:
+def ignore(message: str) -> None:
     """Nobody is told."""
 
 
-def with_half_on_failure(
-    work: Callable[[int], Found], *, budget: int, longest: int, doing: str, tell: Tell, forget: Callable[[], None]
+def retry_with_half_budget(
+    work: Callable[[int], Found], *, budget: int, longest: int, doing: str, notify: Notify, free_memory: Callable[[], None]
 ) -> Found:
-    """`work(tokens in a pass)`; after a failure `forget()` and once more with half, but never below the longest row."""
+    """`work(tokens in a pass)`; after a failure `free_memory()` and once more with half, but never below the longest row."""
     half = max(budget // 2, longest)
     for tokens in (budget, half):
         said = _try(work, tokens)
         if not isinstance(said, _Failed):
             return said
-        forget()
+        free_memory()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if tokens == half:
             break
-        tell(f"out of memory while {doing} with {budget} tokens in a pass; trying again from its start with {half}")
+        notify(f"out of memory while {doing} with {budget} tokens in a pass; trying again from its start with {half}")
     raise GuardError(
         f"out of memory while {doing}, also with {half} tokens in a pass; the longest row takes {longest}; "
         f"peak memory {peak_memory()}; lower optimizer.max_tokens or sampling.max_new_tokens, or set optimizer.gradient_checkpointing"
@@ -69,7 +69,7 @@ def _try(work: Callable[[int], Found], tokens: int) -> Found | _Failed:
 
 
 @contextmanager
-def memory_in_words() -> Iterator[None]:
+def oom_as_guard_error() -> Iterator[None]:
     """For work that has no smaller form: sampling draws for all of its rows at once, so half of them would be other draws."""
     try:
         yield

@@ -23,9 +23,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from tokencredit.config.train import HEEDED_BY_PACKED, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.forward.attention import WIDEST_FLASH_HEAD
-from tokencredit.forward.packed import why_not_packed
+from tokencredit.forward.packed import packing_unsupported_reason
 from tokencredit.forward.packed_scoring import FeatureRoom
-from tokencredit.kernels import why_no_triton
+from tokencredit.kernels import triton_unavailable_reason
 
 Forward = Callable[..., Any]
 
@@ -71,7 +71,7 @@ WORTH_COMPILING = 50_000_000
 """Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""
 
 
-class Passes(NamedTuple):
+class ForwardMode(NamedTuple):
     packed: bool = False
     compiled: bool = False
 
@@ -80,27 +80,27 @@ class Passes(NamedTuple):
         return compiling(model) if self.compiled else nullcontext()
 
 
-PADDED = Passes()
+PADDED = ForwardMode()
 
 
-def choose_passes(config: TrainConfig, model: PreTrainedModel) -> Passes:
+def choose_forward_mode(config: TrainConfig, model: PreTrainedModel) -> ForwardMode:
     """By itself it packs on a GPU what can be packed: on a CPU the padded pass is what published numbers were made with."""
     asked = next((name for name, plain in HEEDED_BY_PACKED.items() if getattr(config, name) not in plain), None)
     if config.passes == "padded" or (config.passes == "auto" and model.device.type != "cuda"):
         if asked is not None:
             raise ConfigError(f"{asked} is {getattr(config, asked)!r}, which only packed passes heed; set passes to 'packed' too")
         return PADDED
-    reason = why_not_packed(model)
+    reason = packing_unsupported_reason(model)
     if reason is not None and (config.passes == "packed" or asked is not None):
         name = "passes" if asked is None else asked
         raise ConfigError(f"{name} is {getattr(config, name)!r} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
-    slow = why_not_compiled(config, model)
+    slow = compile_unsupported_reason(config, model)
     if config.compile == "on" and slow is not None:
         raise ConfigError(f"compile is 'on' but {slow}; use 'auto'")
-    return Passes(reason is None, reason is None and config.compile != "off" and slow is None)
+    return ForwardMode(reason is None, reason is None and config.compile != "off" and slow is None)
 
 
-def why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
+def compile_unsupported_reason(config: TrainConfig, model: PreTrainedModel) -> str | None:
     """Only flash attention takes rows of any layout; the padded buckets that stand in for it would be compiled for each anew."""
     if model.device.type != "cuda":
         return "the model is not on a GPU"
@@ -112,7 +112,7 @@ def why_not_compiled(config: TrainConfig, model: PreTrainedModel) -> str | None:
     wide = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     if wide > WIDEST_FLASH_HEAD or wide % 8:
         return f"its heads have {wide} places, and flash attention takes multiples of 8 up to {WIDEST_FLASH_HEAD}"
-    return why_no_triton()
+    return triton_unavailable_reason()
 
 
 def feature_room(config: TrainConfig) -> FeatureRoom:
@@ -129,7 +129,7 @@ def recomputable_layers(model: PreTrainedModel) -> list[GradientCheckpointingLay
 
 
 @contextmanager
-def recomputing(model: PreTrainedModel) -> Iterator[None]:
+def activation_checkpointing(model: PreTrainedModel) -> Iterator[None]:
     """Passes begun inside are computed again when their gradient is taken.
 
     transformers' own switch works in training mode alone, where some layers drop out. So each layer's forward is wrapped here

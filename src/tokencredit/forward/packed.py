@@ -1,7 +1,7 @@
 """Log-probs and entropies of sampled tokens without padding and without logits; `forward.py` is the plain twin.
 
 A micro-batch goes through the model as one packed row (`packing.py`, `packed_attention.py`), and the head is asked at the positions
-that predict sampled tokens alone. Models of which this would not be true are named by `why_not_packed`.
+that predict sampled tokens alone. Models of which this would not be true are named by `packing_unsupported_reason`.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def score_layout(model: PreTrainedModel, layout: PackedLayout, *, temperature: f
     """The same for rows that are packed already: a layout can be used for many passes."""
     rule = head_rule(model, temperature)
     if rule is None:
-        raise ValueError(f"{type(model).__name__} cannot be packed: {why_not_packed(model)}")
+        raise ValueError(f"{type(model).__name__} cannot be packed: {packing_unsupported_reason(model)}")
     weight = cast(Tensor, lm_head(model).weight)
     hidden = packed_hidden(model, layout)
     if len(layout.place):
@@ -87,14 +87,14 @@ class _Examined(NamedTuple):
 _examined: "WeakKeyDictionary[PreTrainedModel, _Examined]" = WeakKeyDictionary()
 
 
-def why_not_packed(model: PreTrainedModel) -> str | None:
+def packing_unsupported_reason(model: PreTrainedModel) -> str | None:
     """Why a packed pass would not give this model's numbers; None where it does. Each model is tried once, on a few tokens."""
     return _attention_refused(model) or _examine(model).refused
 
 
 def head_rule(model: PreTrainedModel, temperature: float) -> HeadRule | None:
     """How logits follow from hidden states and head; None where the model is not packed."""
-    if why_not_packed(model) is not None:
+    if packing_unsupported_reason(model) is not None:
         return None
     _, scale, softcap = _examine(model)
     return HeadRule(temperature=temperature, scale=scale, softcap=softcap)

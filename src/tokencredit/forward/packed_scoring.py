@@ -1,4 +1,4 @@
-"""The scoring pass without padding and without logits: `gather_evidence` of `forward.py` is its plain twin.
+"""The scoring pass without padding and without logits: `score_rows` of `forward.py` is its plain twin.
 
 Hidden states stay in the precision in which the head was given them, one after another without padding, where the dial
 (`FeatureRoom`) puts them: on the device, on the host, or nowhere, and then they are computed again whenever they are asked for.
@@ -17,7 +17,7 @@ from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
 from tokencredit.forward.packed import packed_hidden, packed_scores
 from tokencredit.forward.packing import pack
-from tokencredit.forward.padded import TokenEvidence, precision, response_extent, row_cost
+from tokencredit.forward.padded import TokenScores, precision, response_extent, row_cost
 from tokencredit.kernels.lm_head.precision import compute_dtype
 from tokencredit.types import Rollouts
 
@@ -69,7 +69,7 @@ def on_host(rollouts: Rollouts) -> HostRows:
 
 
 @torch.no_grad()
-def gather_packed_evidence(
+def score_packed_rows(
     model: PreTrainedModel,
     rollouts: Rollouts,
     *,
@@ -79,7 +79,7 @@ def gather_packed_evidence(
     dtype: str = "float32",
     room: FeatureRoom = FeatureRoom(),  # noqa: B008 (frozen)
     again: PassRunner = PassRunner(),  # noqa: B008 (frozen)
-) -> TokenEvidence:
+) -> TokenScores:
     """Score every response token once, in packed passes of at most `max_tokens`.
 
     Hidden states that are kept nowhere are computed `again` at every sweep over them, in passes of this size too.
@@ -105,8 +105,8 @@ def gather_packed_evidence(
             place, hidden = (_valid(each, part) for each in (scores.layout.place, hidden))
             store.put(number[index, :width].flatten()[place], hidden)
     if keep_hidden and room.kept == "recompute":
-        return TokenEvidence(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype, again))
-    return TokenEvidence(logp, entropy, None, None if store is None else store.source())
+        return TokenScores(logp, entropy, None, _computed_again(model, host, cost, max_tokens, dtype, again))
+    return TokenScores(logp, entropy, None, None if store is None else store.source())
 
 
 def _numbered(rollouts: Rollouts) -> Int[Tensor, "seq tok"]:

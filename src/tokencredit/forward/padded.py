@@ -23,7 +23,7 @@ from tokencredit.kernels import at_least_float32, token_statistics
 from tokencredit.types import Rollouts
 
 
-class TokenEvidence(NamedTuple):
+class TokenScores(NamedTuple):
     """What one scoring pass knows of every response token; 0 outside the mask."""
 
     logp: Float[Tensor, "seq tok"]
@@ -155,7 +155,7 @@ def _sharing_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], t
 
 
 @torch.no_grad()
-def gather_evidence(
+def score_rows(
     model: PreTrainedModel,
     rollouts: Rollouts,
     *,
@@ -163,7 +163,7 @@ def gather_evidence(
     max_tokens: int,
     keep_hidden: bool = False,
     dtype: str = "float32",
-) -> TokenEvidence:
+) -> TokenScores:
     """Score every response token once, in micro-batches of at most `max_tokens`."""
     mask = rollouts.mask
     extent = response_extent(mask)
@@ -186,9 +186,9 @@ def gather_evidence(
             if hidden is None:
                 hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
             hidden[index, :width] = at_least_float32(states)
-    return TokenEvidence(logp.where(mask, 0.0), entropy.where(mask, 0.0), hidden)
+    return TokenScores(logp.where(mask, 0.0), entropy.where(mask, 0.0), hidden)
 
 
-def trained_parameters(model: Module) -> dict[str, Parameter]:
+def trainable_parameters(model: Module) -> dict[str, Parameter]:
     """By their names in `named_parameters`; what is frozen has no gradient and no place in an optimizer."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

@@ -14,7 +14,7 @@ __all__ = ["TokenStatistics", "at_least_float32", "entropy_of", "token_logp", "t
 
 
 @cache
-def why_no_triton() -> str | None:
+def triton_unavailable_reason() -> str | None:
     """What is missing; None: nothing. Triton builds what starts a kernel with a C compiler."""
     try:
         found = find_spec("triton.tools.tensor_descriptor")

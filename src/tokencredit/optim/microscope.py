@@ -22,7 +22,7 @@ from torch import Tensor
 from tokencredit.errors import GuardError
 from tokencredit.forward.divergence import Movement, movement
 from tokencredit.forward.first_order import Direction, Method, predicted_change
-from tokencredit.forward.padded import gather_evidence, trained_parameters
+from tokencredit.forward.padded import score_rows, trainable_parameters
 from tokencredit.masked import group_statistics
 from tokencredit.optim.update import accumulate_gradient, step_kappa
 from tokencredit.pipeline.build import AggregatedObjective
@@ -50,7 +50,7 @@ def adamw_part(optimizer: torch.optim.AdamW, named: Mapping[str, Tensor], gradie
     return part
 
 
-class Lens(NamedTuple):
+class MicroscopeConfig(NamedTuple):
     """How the microscope looks; none of it changes what it looks at."""
 
     temperature: float
@@ -116,7 +116,7 @@ def choose_rows(credited: Credited, *, groups: int, seed: int) -> Tensor:
 
 
 def _weights(policy: Policy) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in trained_parameters(policy.model).items()}
+    return {name: value.detach() for name, value in trainable_parameters(policy.model).items()}
 
 
 def _minus(left: Direction, right: Direction) -> dict[str, Tensor]:
@@ -142,7 +142,13 @@ class Microscope:
     """Made before the update, told of each optimizer step (`watch` of `run_plan`), asked for its evidence afterwards."""
 
     def __init__(
-        self, policy: Policy, optimizer: torch.optim.AdamW, credited: Credited, plan: StepPlan, built: AggregatedObjective, lens: Lens
+        self,
+        policy: Policy,
+        optimizer: torch.optim.AdamW,
+        credited: Credited,
+        plan: StepPlan,
+        built: AggregatedObjective,
+        lens: MicroscopeConfig,
     ) -> None:
         if not plan.steps:
             raise ValueError("a plan without optimizer steps leaves nothing to examine")
@@ -188,7 +194,7 @@ class Microscope:
         lens, seed = self.lens, step_seed(self.lens.seed, number)
         knobs = {"temperature": lens.temperature, "dtype": lens.dtype, "recompute": lens.recompute, "seed": seed}
         accumulate_gradient(self.before, self.credited, step, self.built, only=only, **knobs)
-        return {name: parameter.grad for name, parameter in trained_parameters(self.before.model).items() if parameter.grad is not None}
+        return {name: parameter.grad for name, parameter in trainable_parameters(self.before.model).items() if parameter.grad is not None}
 
     def _predict(self, rollouts: Rollouts, directions: Mapping[str, Direction]) -> dict[str, Tensor]:
         lens = self.lens
@@ -202,14 +208,14 @@ class Microscope:
         """After the first optimizer step: what it changed, and which part of that came from each side."""
         if number > 0:
             return
-        named = trained_parameters(self.policy.model)
+        named = trainable_parameters(self.policy.model)
         clip = clip_factor(gradient_norm, self.lens.gradient_clip)
         self.directions["first"] = _minus(_weights(self.policy), self.weights)
         for side, gradient in self.first._asdict().items():
             self.directions[f"first_{side}"] = adamw_part(self.optimizer, named, gradient, clip=clip)
         del self.first
         # In full precision whatever training runs in: an update is far smaller than the rounding of a bfloat16 pass.
-        self.logp_first = gather_evidence(
+        self.logp_first = score_rows(
             self.policy.model, self.credited.rollouts, temperature=self.lens.temperature, max_tokens=self.lens.max_tokens
         ).logp
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import trained_parameters
+from tokencredit.forward.padded import trainable_parameters
 from tokencredit.seeds import derive_seed
 
 LOW_BITS = 16
@@ -33,7 +33,7 @@ def stochastic_round(value: Float[Tensor, "..."], generator: torch.Generator) ->
 
 
 def make_optimizer(config: TrainConfig, model: torch.nn.Module) -> torch.optim.AdamW:
-    chosen, trained = config.optimizer, list(trained_parameters(model).values())
+    chosen, trained = config.optimizer, list(trainable_parameters(model).values())
     knobs: dict[str, Any] = {
         "lr": chosen.learning_rate,
         "betas": (chosen.beta1, chosen.beta2),

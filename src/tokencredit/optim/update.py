@@ -12,18 +12,18 @@ from torch import Tensor
 
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.errors import BadNumbersError
-from tokencredit.forward.memory import Tell, recut, silent, with_half_on_failure
-from tokencredit.forward.modes import PADDED, Passes, recomputing
+from tokencredit.forward.memory import Notify, ignore, recut, retry_with_half_budget
+from tokencredit.forward.modes import PADDED, ForwardMode, activation_checkpointing
 from tokencredit.forward.packed import packed_scores
 from tokencredit.forward.packed_scoring import HostRows, on_host
-from tokencredit.forward.padded import precision, response_logits, row_cost, trained_parameters
+from tokencredit.forward.padded import precision, response_logits, row_cost, trainable_parameters
 from tokencredit.kernels import token_logp
 from tokencredit.masked import masked_sum
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.guards import GRADIENT_NORM, LOSS, in_words
+from tokencredit.pipeline.guards import GRADIENT_NORM, LOSS, describe_rows
 from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed, step_statistic
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
@@ -54,9 +54,9 @@ class _Gatherer(NamedTuple):
         return _Passed(part, rollouts.tokens[index, :width], batch)
 
 
-def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str, passes: Passes, recompute: bool = False) -> Tensor:
+def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str, passes: ForwardMode, recompute: bool = False) -> Tensor:
     model, (prompts, tokens, mask, *_) = policy.model, batch.rows
-    with precision(model, dtype), passes.beginning(model), recomputing(model) if recompute else nullcontext():
+    with precision(model, dtype), passes.beginning(model), activation_checkpointing(model) if recompute else nullcontext():
         if passes.packed:
             return packed_scores(model, prompts, tokens, mask, temperature=temperature).logp
         logits = response_logits(model, prompts, batch.tokens).logits
@@ -93,7 +93,7 @@ def accumulate_gradient(
     temperature: float,
     dtype: str = "float32",
     recompute: bool = False,
-    passes: Passes = PADDED,
+    passes: ForwardMode = PADDED,
     seed: int = 0,
     only: Tensor | None = None,
     host: HostRows | None = None,
@@ -119,7 +119,7 @@ def accumulate_gradient(
         kappa, loss = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
         shares.append(_Share(inputs, kappa, loss))
-    for parameter in trained_parameters(policy.model).values():
+    for parameter in trainable_parameters(policy.model).values():
         # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -157,7 +157,7 @@ def _bad_loss(share: float, inputs: TokenInputs, kappa: Tensor) -> BadNumbersErr
     broken = (~(inputs.logp.isfinite() & kappa.isfinite()) & inputs.mask).any(-1)
     assert inputs.row is not None
     rows = inputs.row[broken if bool(broken.any()) else torch.ones_like(broken)].tolist()
-    return BadNumbersError(LOSS, f"loss is {share} in {in_words(rows)}", rows)
+    return BadNumbersError(LOSS, f"loss is {share} in {describe_rows(rows)}", rows)
 
 
 def step_kappa(
@@ -178,13 +178,13 @@ def step_kappa(
     return found
 
 
-class TakenStep(NamedTuple):
+class OptimizerStepResult(NamedTuple):
     gradient: StepGradient
     norm: float
     """Of the whole gradient, before it was clipped."""
 
 
-def as_result(taken: Sequence[TakenStep]) -> StepResult:
+def as_result(taken: Sequence[OptimizerStepResult]) -> StepResult:
     return StepResult(
         loss=tuple(step.gradient.loss for step in taken),
         gradient_norm=tuple(step.norm for step in taken),
@@ -193,16 +193,16 @@ def as_result(taken: Sequence[TakenStep]) -> StepResult:
     )
 
 
-def as_taken(result: StepResult) -> list[TakenStep]:
+def as_done(result: StepResult) -> list[OptimizerStepResult]:
     each = zip(result.loss, result.silenced_share, result.ratio_mean, strict=True)
-    return [TakenStep(StepGradient(*numbers), norm) for numbers, norm in zip(each, result.gradient_norm, strict=True)]
+    return [OptimizerStepResult(StepGradient(*numbers), norm) for numbers, norm in zip(each, result.gradient_norm, strict=True)]
 
 
 class _Knobs(TypedDict):
     temperature: float
     dtype: str
     recompute: bool
-    passes: Passes
+    passes: ForwardMode
 
 
 def _nobody_asks() -> bool:
@@ -220,13 +220,13 @@ def run_plan(
     gradient_clip: float,
     dtype: str = "float32",
     recompute: bool = False,
-    passes: Passes = PADDED,
+    passes: ForwardMode = PADDED,
     max_tokens: int | None = None,
     seed: int = 0,
     watch: Callable[[int, float], None] | None = None,
-    taken: list[TakenStep] | None = None,
+    taken: list[OptimizerStepResult] | None = None,
     stop_asked: Callable[[], bool] = _nobody_asks,
-    tell: Tell = silent,
+    notify: Notify = ignore,
 ) -> StepResult:
     """Take every optimizer step of the plan that is not in `taken` yet, and add it there.
 
@@ -255,17 +255,22 @@ def run_plan(
 
         where = f"optimizer step {number + 1} of {len(plan.steps)}"
         try:
-            cut, gradient = with_half_on_failure(
-                gradient_of, budget=budget, longest=longest, doing=f"taking {where}", tell=tell, forget=partial(_forget, policy, optimizer)
+            cut, gradient = retry_with_half_budget(
+                gradient_of,
+                budget=budget,
+                longest=longest,
+                doing=f"taking {where}",
+                notify=notify,
+                free_memory=partial(_forget, policy, optimizer),
             )
-            norm = float(torch.nn.utils.clip_grad_norm_(trained_parameters(policy.model).values(), gradient_clip))
+            norm = float(torch.nn.utils.clip_grad_norm_(trainable_parameters(policy.model).values(), gradient_clip))
             if not math.isfinite(norm):
                 raise _bad_gradient(policy, credited, cut, built, norm, knobs, seed=step_seed(seed, number))
         except BadNumbersError as bad:
             optimizer.zero_grad()
             raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None
         optimizer.step()
-        taken.append(TakenStep(gradient, norm))
+        taken.append(OptimizerStepResult(gradient, norm))
         if watch is not None:
             watch(number, norm)
         if stop_asked():
@@ -295,8 +300,8 @@ def _bad_gradient(
         only = torch.zeros_like(credited.rollouts.mask)
         only[list(rows)] = True
         accumulate_gradient(policy, credited, step, built, **knobs, seed=seed, only=only & credited.rollouts.mask)
-        found = (parameter.grad for parameter in trained_parameters(policy.model).values() if parameter.grad is not None)
+        found = (parameter.grad for parameter in trainable_parameters(policy.model).values() if parameter.grad is not None)
         if not all(bool(gradient.isfinite().all()) for gradient in found):
             broken += rows
     rows = broken or list(step.rows)
-    return BadNumbersError(GRADIENT_NORM, f"gradient norm is {norm} from {in_words(rows)}", rows)
+    return BadNumbersError(GRADIENT_NORM, f"gradient norm is {norm} from {describe_rows(rows)}", rows)

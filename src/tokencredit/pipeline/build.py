@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageOutcome
 from tokencredit.batching import make_plan
-from tokencredit.config import Recipe, knobs
+from tokencredit.config import Recipe, as_kwargs
 from tokencredit.credit import CREDITS, CreditMethod
 from tokencredit.errors import ConfigError
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
@@ -19,11 +19,11 @@ from tokencredit.types import Aggregation, Evidence, StepPlan
 
 def build_shape(recipe: Recipe) -> ShapeMethod:
     method = SHAPES[recipe.shape.type]
-    return ShapeMethod(partial(method.adjust, **knobs(recipe.shape, *recipe.shape.sampler_knobs)), method.needs)
+    return ShapeMethod(partial(method.adjust, **as_kwargs(recipe.shape, *recipe.shape.sampling_fields)), method.needs)
 
 
 def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
-    return partial(ADVANTAGES[recipe.advantage.type], **knobs(recipe.advantage))
+    return partial(ADVANTAGES[recipe.advantage.type], **as_kwargs(recipe.advantage))
 
 
 def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
@@ -38,7 +38,7 @@ def sampled_evidence(recipe: Recipe) -> frozenset[Evidence]:
 
 def build_credit(recipe: Recipe) -> CreditMethod:
     method = CREDITS[recipe.credit.type]
-    return CreditMethod(partial(method.assign, **knobs(recipe.credit, *recipe.credit.sampler_knobs)), method.needs)
+    return CreditMethod(partial(method.assign, **as_kwargs(recipe.credit, *recipe.credit.sampling_fields)), method.needs)
 
 
 class AggregatedObjective(NamedTuple):
@@ -50,7 +50,7 @@ class AggregatedObjective(NamedTuple):
 
 def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
     choice = recipe.objective
-    objective = OBJECTIVES[choice.type](**knobs(choice, "aggregation", "constant_length"))
+    objective = OBJECTIVES[choice.type](**as_kwargs(choice, "aggregation", "constant_length"))
     if recipe.correction.kind != "none":
         objective = with_correction(objective)
     if recipe.kl.beta > 0 and recipe.kl.place == "loss":
@@ -60,7 +60,7 @@ def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
 
 def build_correction(recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """`(old_logp, behavior_logp, mask) -> weight`, or None where sampler and trainer are taken to agree."""
-    return None if recipe.correction.kind == "none" else partial(correction_weight, **knobs(recipe.correction))
+    return None if recipe.correction.kind == "none" else partial(correction_weight, **as_kwargs(recipe.correction))
 
 
 def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..., StepPlan]:
@@ -70,7 +70,7 @@ def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..
         kind=recipe.batching.type,
         aggregation=objective.aggregation,
         constant_length=objective.constant_length,
-        **knobs(recipe.batching),
+        **as_kwargs(recipe.batching),
     )
 
 

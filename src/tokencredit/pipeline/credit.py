@@ -11,25 +11,25 @@ from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
 from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
-from tokencredit.pipeline.distributed import ALONE, Ranks, merging, refuse_ranks
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, merging, refuse_ranks
 from tokencredit.pipeline.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan
 
 
-class StageState(NamedTuple):
+class MethodState(NamedTuple):
     """What methods remember between steps; JSON values, saved with every checkpoint."""
 
     advantage: Mapping[str, Any] = {}
     credit: Mapping[str, Any] = {}
 
 
-class SampledEvidence(NamedTuple):
+class ExtraEvidence(NamedTuple):
     """What some recipes sample beside the rollouts; None where nobody asked."""
 
     repaired: Float[Tensor, " seq"] | None = None
@@ -47,10 +47,10 @@ class ModelFacts(NamedTuple):
 
 class CreditedBatch(NamedTuple):
     credited: Credited
-    state: StageState
+    state: MethodState
 
 
-NOTHING_SAMPLED = SampledEvidence()
+NOTHING_SAMPLED = ExtraEvidence()
 
 
 class Crediting:
@@ -77,7 +77,7 @@ class Crediting:
         score: Tensor,
         logp: Tensor,
         reference_logp: Tensor | None,
-        sampled: SampledEvidence = NOTHING_SAMPLED,
+        sampled: ExtraEvidence = NOTHING_SAMPLED,
         bonus: Tensor | None = None,
     ) -> Scored:
         """`bonus` is what a response earns beside its score, whatever the recipe."""
@@ -115,15 +115,15 @@ class Crediting:
     def credit_tokens(
         self,
         scored: Scored,
-        evidence: TokenEvidence,
-        state: StageState,
+        evidence: TokenScores,
+        state: MethodState,
         *,
         seed: int,
         facts: ModelFacts = ModelFacts(),  # noqa: B008 (frozen and empty)
         reference_logp: Tensor | None = None,
-        sampled: SampledEvidence = NOTHING_SAMPLED,
+        sampled: ExtraEvidence = NOTHING_SAMPLED,
         own_rows: Int[Tensor, " own"] | None = None,
-        ranks: Ranks = ALONE,
+        ranks: ProcessGroup = SINGLE_PROCESS,
     ) -> CreditedBatch:
         """Every rank gives the whole batch and gets the whole batch back; with several, `own_rows` are those whose hidden states it has."""
         rollouts = scored.rollouts
@@ -150,10 +150,10 @@ class Crediting:
         else:
             assigned = self.assign(inputs, state.credit)
         return CreditedBatch(
-            self.collect(scored, evidence, compared.advantage, assigned, reference_logp), StageState(compared.state, assigned.state)
+            self.collect(scored, evidence, compared.advantage, assigned, reference_logp), MethodState(compared.state, assigned.state)
         )
 
-    def assign(self, inputs: CreditInputs, state: Mapping[str, Any], ranks: Ranks = ALONE) -> CreditOutcome:
+    def assign(self, inputs: CreditInputs, state: Mapping[str, Any], ranks: ProcessGroup = SINGLE_PROCESS) -> CreditOutcome:
         """With several ranks each gives its own rows, and statistics are merged over all of them."""
         refuse_ranks(self.recipe, ranks.count)
         together = {"reduce": merging(ranks)} if ranks.count > 1 else {}
@@ -164,7 +164,7 @@ class Crediting:
             raise ConfigError(f"credit {self.recipe.credit.type!r}: {problem}") from None
 
     def collect(
-        self, scored: Scored, evidence: TokenEvidence, advantage: Tensor, assigned: CreditOutcome, reference_logp: Tensor | None
+        self, scored: Scored, evidence: TokenScores, advantage: Tensor, assigned: CreditOutcome, reference_logp: Tensor | None
     ) -> Credited:
         check_credit(scored, advantage, assigned.coefficient, assigned.credit)
         rollouts, correction = scored.rollouts, None
@@ -200,7 +200,7 @@ class Crediting:
         )
 
 
-def own_part(inputs: CreditInputs, rows: Int[Tensor, " own"], ranks: Ranks) -> CreditInputs:
+def own_part(inputs: CreditInputs, rows: Int[Tensor, " own"], ranks: ProcessGroup) -> CreditInputs:
     """The rows of one rank, as wide as its hidden states, which are there already; draws differ between ranks."""
     width = inputs.hidden.shape[1] if isinstance(inputs.hidden, Tensor) else inputs.mask.shape[1]
     per_row = ("advantage", "mask", "group", "tokens", "logp", "entropy", "score", "edited", "prefix_value")
@@ -209,7 +209,7 @@ def own_part(inputs: CreditInputs, rows: Int[Tensor, " own"], ranks: Ranks) -> C
     return inputs._replace(seed=inputs.seed if ranks.index == 0 else derive_seed(inputs.seed, "rank", ranks.index), **own)
 
 
-def _whole_batch(assigned: CreditOutcome, rows: Tensor, mask: Tensor, ranks: Ranks) -> CreditOutcome:
+def _whole_batch(assigned: CreditOutcome, rows: Tensor, mask: Tensor, ranks: ProcessGroup) -> CreditOutcome:
     """Each rank's rows put where they belong in the batch."""
     parts = ranks.gather((rows, assigned.credit, assigned.coefficient))
     placed = torch.cat([part[0] for part in parts]).sort().values

@@ -14,7 +14,7 @@ from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
 
 
-class Ranks(Protocol):
+class ProcessGroup(Protocol):
     @property
     def index(self) -> int: ...
 
@@ -26,14 +26,14 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     index, count = 0, 1
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
 
 
 def loadable(device: torch.device | str) -> torch.device:
@@ -42,7 +42,7 @@ def loadable(device: torch.device | str) -> torch.device:
     return torch.device("cpu") if found.type == "cpu" else found
 
 
-class ProcessGroup:
+class TorchProcessGroup:
     """The ranks of a torch process group; tensors arrive on `device`, whichever device they left."""
 
     def __init__(self, group: Any = None, *, device: torch.device | str = "cpu") -> None:
@@ -62,7 +62,7 @@ class ProcessGroup:
         return [torch.load(io.BytesIO(part), map_location=self._device, weights_only=False) for part in received]
 
 
-def merging(ranks: Ranks) -> Callable[[Any], Any]:
+def merging(ranks: ProcessGroup) -> Callable[[Any], Any]:
     """Merge an accumulator over the ranks, in their order, so that all hold the same sums to the bit."""
     return lambda accumulator: reduce(lambda one, other: one.merge(other), ranks.gather(accumulator))
 

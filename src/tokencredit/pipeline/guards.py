@@ -12,7 +12,7 @@ STAGES = (REWARDS, LOG_PROBS, CREDIT, LOSS, GRADIENT_NORM)
 NAMED_ROWS = 8
 
 
-def in_words(rows: list[int]) -> str:
+def describe_rows(rows: list[int]) -> str:
     shown = ", ".join(str(row) for row in rows[:NAMED_ROWS])
     return f"response{'' if len(rows) == 1 else 's'} {shown}" + (f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else "")
 
@@ -22,7 +22,7 @@ def require_finite(stage: str, what: str, value: Float[Tensor, "seq ..."], where
     bad = ~value.isfinite() & where
     if bool(bad.any()):
         rows = torch.nonzero(bad.flatten(1).any(-1) if bad.dim() > 1 else bad)[:, 0].tolist()
-        raise BadNumbersError(stage, f"{what} are not finite in {in_words(rows)}{ending}", rows)
+        raise BadNumbersError(stage, f"{what} are not finite in {describe_rows(rows)}{ending}", rows)
 
 
 def check_scores(score: Float[Tensor, " seq"]) -> None:

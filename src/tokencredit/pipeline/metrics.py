@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from tokencredit.batching.microbatch import splitting_share
 from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.objective.correction import CorrectionLevel, mismatch
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.types import Credited, StepPlan, StepResult
 
 
-def state_metrics(state: StageState) -> dict[str, float]:
+def state_metrics(state: MethodState) -> dict[str, float]:
     """Every number a method remembers, under its stage's name: a controller is seen while it works."""
     return {
         f"{stage}/{name}": float(value)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tokencredit.masked import masked_sum
 from tokencredit.objective import Objective, TokenInputs, token_weight
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.distributed import ALONE, Ranks
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited, PlannedStep
 
@@ -69,7 +69,7 @@ def _scales(step: PlannedStep, rows: int, like: Tensor) -> Float[Tensor, " seq"]
 
 
 @torch.no_grad()
-def step_statistic(objective: Objective, batches: Iterable[TokenInputs], ranks: Ranks = ALONE) -> Any:
+def step_statistic(objective: Objective, batches: Iterable[TokenInputs], ranks: ProcessGroup = SINGLE_PROCESS) -> Any:
     """Over every micro-batch of an optimizer step, of all ranks, before its first one is used; None where nobody asks for it."""
     if objective.statistic is None:
         return None

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from tokencredit.config.train import Lora, TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import trained_parameters
+from tokencredit.forward.padded import trainable_parameters
 from tokencredit.kernels import at_least_float32
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.seeds import derive_seed
@@ -68,7 +68,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora, *, seed: int) -> None:
         except ValueError as problem:
             raise ConfigError(f"lora.targets is {lora.targets!r}, which this model cannot take: {str(problem)[:300]}") from None
     _check_targets(model, lora.targets, [] if targets == "all-linear" else names)
-    for parameter in trained_parameters(model).values():
+    for parameter in trainable_parameters(model).values():
         # peft makes them of the type of the base, in which small updates would be rounded away.
         parameter.data = at_least_float32(parameter.data)
     model.eval()
@@ -104,7 +104,7 @@ def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path) -> None:
-    adapters = {name: parameter.detach().contiguous() for name, parameter in trained_parameters(model).items()}
+    adapters = {name: parameter.detach().contiguous() for name, parameter in trainable_parameters(model).items()}
     save_file(adapters, folder / ADAPTER_FILE, metadata={"base": base_checksum(model)})
 
 
@@ -113,7 +113,7 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     path = folder / ADAPTER_FILE
     if not path.is_file():
         raise ConfigError(f"checkpoint {folder} holds no {ADAPTER_FILE}; it is not from a run with lora.rank above 0")
-    trained, stored = trained_parameters(model), load_file(path)
+    trained, stored = trainable_parameters(model), load_file(path)
     with safe_open(path, framework="pt") as file:
         base = (file.metadata() or {}).get("base")
     if {name: value.shape for name, value in stored.items()} != {name: value.shape for name, value in trained.items()}:

@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from tokencredit.config.train import TAGS
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.policy.token_text import joining_pieces, text_alone
@@ -21,7 +21,7 @@ TINY_PARAMETERS = 5_000_000
 
 class Sampled(NamedTuple):
     rollouts: Rollouts
-    evidence: TokenEvidence
+    evidence: TokenScores
     """As seen while sampling; hidden states only where asked for."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Demonstrating, Task
+from tokencredit.tasks import HasDemonstrations, Task
 from tokencredit.tasks.split import alike
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
     return next((end for end in ends if (text := str(tokenizer.decode([end]))) and behind.startswith(text)), None)
 
 
-def prompted(policy: "Policy", config: TrainConfig, task: Task) -> "Policy":
+def with_prompting(policy: "Policy", config: TrainConfig, task: Task) -> "Policy":
     chosen, template = config.prompt, policy.tokenizer.chat_template
     if chosen.style == "chat" and template is None:
         raise ConfigError(f"prompt.style is 'chat' but the tokenizer of model {config.model!r} has no chat template; use 'plain'")
@@ -148,7 +148,7 @@ def prompted(policy: "Policy", config: TrainConfig, task: Task) -> "Policy":
 
 def _shots(task: Task, prompting: Prompting, config: TrainConfig) -> tuple[Shot, ...]:
     """Of the training problems: what is held out is never shown. Several spares, since a training file may be asked for all it has."""
-    if not isinstance(task, Demonstrating):
+    if not isinstance(task, HasDemonstrations):
         raise ConfigError(f"prompt.few_shot is {config.prompt.few_shot} but task {config.task.type!r} has no demonstrations; set it to 0")
     seed = derive_seed(config.seed, "shots")
     found: dict[str, Shot] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokencredit.report.token_view import Response, StepTokens, number
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9
@@ -60,7 +60,7 @@ def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, lo
     }
     responses = [response for siblings in shown.values() for response in siblings]
     order = [at for response in responses for at in range(response.start, response.stop)]
-    columns, texts, classes = tokens.columns, _Interned(visible), _Interned(brief)
+    columns, texts, classes = tokens.columns, _Interned(sanitize), _Interned(brief)
     numbers = {
         name: [rounded(value) for value in (values[at] for at in order)]
         for name in ("logp", "behavior_logp", "entropy", "coefficient", "credit")
@@ -73,7 +73,7 @@ def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, lo
     place = 0
     prompts = []
     for group, siblings in shown.items():
-        prompts.append({"group": group, "prompt": visible(tokens.prompt(group)), "first": place, "count": len(siblings)})
+        prompts.append({"group": group, "prompt": sanitize(tokens.prompt(group)), "first": place, "count": len(siblings)})
         place += len(siblings)
     return {
         "step": tokens.step,

@@ -12,7 +12,7 @@ from tokencredit.report.format import percent
 from tokencredit.report.methods import flat
 from tokencredit.report.run_reader import Run, setting
 from tokencredit.report.token_view import number
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 KINDS = {
     "guard": "batch refused",
@@ -81,7 +81,7 @@ class Happened(NamedTuple):
     """Rows and resumes beyond MOST_ROWS, the later ones: a page stays readable whatever a file holds."""
 
 
-def happened(run: Run) -> Happened:
+def run_events(run: Run) -> Happened:
     """Rows in the order in which they began; both empty for a quiet run."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in run.events:
@@ -191,4 +191,4 @@ def notices(run: Run) -> list[Notice]:
 
 def _unfinished(run: Run) -> Notice:
     going_on = "continue it with:" if run.has_checkpoint else "begin it again (it has no checkpoint yet) with:"
-    return Notice(f"Unless it is still running, {going_on}", f"tokencredit train --resume {shlex.quote(visible(run.name))}")
+    return Notice(f"Unless it is still running, {going_on}", f"tokencredit train --resume {shlex.quote(sanitize(run.name))}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokencredit.errors import ConfigError
 from tokencredit.report.model_card import CONFIG_FILE, card
 from tokencredit.report.run_reader import Run
-from tokencredit.storage.atomic import publishing, remove_folder
+from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import best_model, named_place
 from tokencredit.storage.manifest import MANIFEST
 
@@ -28,7 +28,7 @@ def export_model(folder: Path, out: Path | None = None) -> Path:
     if best is None or place is None:
         raise ConfigError(f"run {folder} has no whole checkpoint, so there is no model to export")
     text = card(run, step=place.step)
-    with publishing(target) as fresh:
+    with atomic_folder(target) as fresh:
         for file in sorted(best.iterdir()):
             if file.is_file() and file.name not in NOT_THE_MODEL:
                 _take(file, fresh / file.name)

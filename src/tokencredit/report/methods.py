@@ -11,7 +11,7 @@ from tokencredit.config.syntax import write_table
 from tokencredit.config.train import STAGES, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
     """A diagnosis: its own command. A run: from the resolved file; and, if readable, from the differences to the recipe."""
     if "command" in run.diagnosis:
         return (brief(str(run.diagnosis["command"]), LONGEST_VALUE),)
-    from_file = f"tokencredit train {shlex.quote(visible(run.name) + '/config.toml')}"
+    from_file = f"tokencredit train {shlex.quote(sanitize(run.name) + '/config.toml')}"
     if config is None:
         return (from_file,)
     usual = flat(resolve([{"recipe": config.recipe, "task": {"type": config.task.type}}]).model_dump())
@@ -135,7 +135,7 @@ def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
         if path not in ("recipe", "task.type") and (path not in usual or usual[path] != value):
             name = path.replace("_", "-")
             words += _as_flag(name, value)
-    return (from_file, visible(shlex.join(words)))
+    return (from_file, sanitize(shlex.join(words)))
 
 
 def _as_flag(name: str, value: Any) -> list[str]:

@@ -18,14 +18,14 @@ from tokencredit.errors import ConfigError
 from tokencredit.report.blocks import page_json
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, curves
-from tokencredit.report.events import happened, notices
+from tokencredit.report.events import notices, run_events
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.headline import headline
 from tokencredit.report.methods import flat, methods, shown
 from tokencredit.report.run_reader import Run
 from tokencredit.report.selection import DATA_BUDGET, PAGE_BUDGET, Shown, choose, trends
 from tokencredit.stats import EXPLAINED
-from tokencredit.text import brief, visible_in
+from tokencredit.text import brief, sanitize_values
 from tokencredit.version import own_version
 
 
@@ -115,7 +115,7 @@ def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
             {
                 "headline": headline(run),
                 "notices": notices(run),
-                "happened": happened(run),
+                "happened": run_events(run),
                 "methods": methods(run),
                 "blocks": {
                     "tokens": {step: Markup(text) for step, text in one.tokens.items()},
@@ -155,7 +155,7 @@ def _index(runs: Sequence[Run], shown: Sequence[Shown]) -> dict[str, Any]:
                 "with_tokens": sorted(one.tokens),
                 "left_out": one.left_out,
                 "some_prompts": {str(step): list(counts) for step, counts in one.some_prompts.items()},
-                "trends": visible_in(trends(run)),
+                "trends": sanitize_values(trends(run)),
             }
             for run, one in zip(runs, shown, strict=True)
         ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tokencredit.report.blocks import OF_FINDINGS, page_json, rounded, token_block
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, number, plan_grid, read_step
-from tokencredit.text import visible_in
+from tokencredit.text import sanitize_values
 
 PAGE_BUDGET = 5_000_000
 """Bytes a page may have."""
@@ -123,9 +123,9 @@ def _fitting(whole: _Blocks, part: int) -> _Blocks:
 def _about(run: Run, step: int, tokens: StepTokens | None) -> dict[str, Any]:
     found = run.findings(step) if step in run.finding_steps else {}
     return {
-        "findings": visible_in(_rounded_in(found.get("findings", []))),
+        "findings": sanitize_values(_rounded_in(found.get("findings", []))),
         "rollouts": number(found.get("rollouts_used")),
-        "method": visible_in(found.get("method")),
+        "method": sanitize_values(found.get("method")),
         "looked_at": _looked_at(found.get("looked_at")),
         "plan": plan_grid(run, tokens) if tokens is not None else None,
     }

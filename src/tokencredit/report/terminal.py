@@ -12,7 +12,7 @@ from rich.text import Text
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import Response, StepTokens, read_step
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 BLUE, ORANGE, WHITE = (40, 110, 220), (225, 115, 20), (255, 255, 255)
 FAINT = 0.2
@@ -33,9 +33,9 @@ def shade(credit: float, weakest: float, strongest: float) -> str:
 def credit_line(prompt: str, pieces: Sequence[str], credit: Sequence[float], verdict: str) -> Text:
     """One response, shaded by its own tokens: between responses the numbers at the end compare."""
     sizes = [abs(value) for value in credit] or [0.0]
-    line = Text(f"  {verdict:<6}{visible(prompt)} ")
+    line = Text(f"  {verdict:<6}{sanitize(prompt)} ")
     for piece, value in zip(pieces, credit, strict=True):
-        line.append(visible(piece), style=shade(value, min(sizes), max(sizes)))
+        line.append(sanitize(piece), style=shade(value, min(sizes), max(sizes)))
     # Adding 0 turns the -0 of a token that was left out into a plain 0.
     line.append(f"   from {min(credit, default=0.0) + 0.0:+.2f} to {max(credit, default=0.0) + 0.0:+.2f}", style="dim")
     return line
@@ -135,7 +135,7 @@ def token_view(tokens: StepTokens, group: int, by: str) -> list[Text | Table]:
     lines.add_column(no_wrap=True, justify="right")
     for sibling in siblings:
         lines.add_row(_verdict(sibling), _line(tokens, sibling, values, largest), Text(_advantage(tokens, sibling), style="dim"))
-    title = Text.assemble((f"step {tokens.step}, prompt {group}  ", "bold"), visible(tokens.prompt(group)))
+    title = Text.assemble((f"step {tokens.step}, prompt {group}  ", "bold"), sanitize(tokens.prompt(group)))
     if not sizes:
         having = _ranges(sorted(_having(tokens, values)))
         return [

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokencredit.errors import ConfigError
 from tokencredit.report.run_reader import Run
-from tokencredit.text import brief, visible, visible_in
+from tokencredit.text import brief, sanitize, sanitize_values
 
 NEEDED = ("row", "group", "position", "text")
 EVIDENCE = (
@@ -77,7 +77,7 @@ class StepTokens:
         return [number(value) for value in self.columns.get(name, [None] * len(self.columns["row"]))]
 
     def text(self, at: int) -> str:
-        return visible(self.columns["text"][at] or "")
+        return sanitize(self.columns["text"][at] or "")
 
 
 COLUMNS = (
@@ -139,8 +139,8 @@ def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
         else:
             cells[step][column[response.group]][VERDICTS.index(response.verdict)] += 1
     return {
-        "kind": visible_in(plan.get("kind")),
-        "digest": visible_in(plan.get("digest")),
+        "kind": sanitize_values(plan.get("kind")),
+        "digest": sanitize_values(plan.get("digest")),
         "groups": groups,
         "cells": cells,
         "unplaced": unplaced,

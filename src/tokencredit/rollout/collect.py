@@ -17,14 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.guards import check_scores
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.generate import demonstrated, respond
+from tokencredit.rollout.generate import demonstrated, generate
 from tokencredit.rollout.grading import RIGHT, grade_with_reasons, reward_parts
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import GradingTogether, Problem, Task
+from tokencredit.tasks import BatchGrading, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 @contextmanager
-def beside(work: Callable[[], Found]) -> Iterator[Future[Found]]:
+def score_while_grading(work: Callable[[], Found]) -> Iterator[Future[Found]]:
     """`work` runs beside the block, which never ends before it; what it raises is raised by `result()`."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside") as one_thread:
         yield one_thread.submit(work)
@@ -42,7 +42,7 @@ class GradedBatch(NamedTuple):
     problems: list[Problem]
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
-    evidence: TokenEvidence
+    evidence: TokenScores
     """What the sampler saw of every token, or a scoring pass where one ran beside the grading."""
     score: Float[Tensor, " seq"]
     rollouts_used: int
@@ -55,7 +55,7 @@ class GradedBatch(NamedTuple):
     """The evidence is that of a scoring pass already."""
 
 
-Score = Callable[[Rollouts], TokenEvidence]
+Score = Callable[[Rollouts], TokenScores]
 
 
 def _widen(tensor: Tensor, width: int) -> Tensor:
@@ -87,7 +87,7 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
             behavior_logp=joined([part.rollouts.behavior_logp for part in parts]),
             finished=torch.cat([part.rollouts.finished for part in parts]),
         ),
-        evidence=TokenEvidence(
+        evidence=TokenScores(
             joined([part.evidence.logp for part in parts]),
             joined([part.evidence.entropy for part in parts]),
             joined(hidden) if hidden else None,
@@ -114,7 +114,7 @@ def _round(
     if config.source == "demonstrations":
         return _demonstrated(policy, task, config, problems, watch, seed=derive_seed(config.seed, "demonstrations", step))
     with watch.stage("sample"):
-        rollouts, evidence = respond(
+        rollouts, evidence = generate(
             policy,
             task,
             problems,
@@ -129,7 +129,7 @@ def _round(
         with watch.stage("grade"):
             score, reasons = grade_with_reasons(policy, task, problems, rollouts)
     else:
-        with beside(partial(score_beside, rollouts)) as scoring:
+        with score_while_grading(partial(score_beside, rollouts)) as scoring:
             with watch.stage("grade"):
                 score, reasons = grade_with_reasons(policy, task, problems, rollouts)
             with watch.stage("score"):
@@ -154,7 +154,7 @@ def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: lis
     unknown = torch.zeros(rollouts.mask.shape, dtype=score.dtype, device=score.device)
     score = score.where(~(wrong | cut), torch.nan)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
-    return GradedBatch(problems, rollouts, TokenEvidence(unknown, unknown, None), score, 0, parts, reasons)
+    return GradedBatch(problems, rollouts, TokenScores(unknown, unknown, None), score, 0, parts, reasons)
 
 
 def _mixed_only(batch: GradedBatch) -> GradedBatch:
@@ -166,7 +166,7 @@ def _mixed_only(batch: GradedBatch) -> GradedBatch:
     return batch._replace(
         problems=[batch.problems[group] for group in kept],
         rollouts=batch.rollouts.select(rows),
-        evidence=TokenEvidence(logp[rows], entropy[rows], None if hidden is None else hidden[rows]),
+        evidence=TokenScores(logp[rows], entropy[rows], None if hidden is None else hidden[rows]),
         score=batch.score[rows],
         parts={name: value[rows] for name, value in batch.parts.items()},
     )
@@ -174,7 +174,7 @@ def _mixed_only(batch: GradedBatch) -> GradedBatch:
 
 def _both_at_once(policy: Policy, task: Task) -> bool:
     """A GPU and child processes do not take each other's time; a verifier in this process may want the main thread to itself."""
-    return policy.device.type == "cuda" and isinstance(task, GradingTogether)
+    return policy.device.type == "cuda" and isinstance(task, BatchGrading)
 
 
 def collect(

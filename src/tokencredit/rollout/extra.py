@@ -8,10 +8,10 @@ from torch import Tensor
 from tokencredit.config import IbpoShape, ProcessCredit
 from tokencredit.config.train import TrainConfig
 from tokencredit.pipeline.build import needed_evidence
-from tokencredit.pipeline.credit import SampledEvidence
+from tokencredit.pipeline.credit import ExtraEvidence
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.branching import BranchPoint, branch_points, prefix_values, solve_rates
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.revision import Revisions, revise
 from tokencredit.seeds import derive_seed
@@ -19,7 +19,7 @@ from tokencredit.tasks import Problem, Task
 from tokencredit.types import Rollouts
 
 
-class ExtraEvidence(NamedTuple):
+class ExtraRollouts(NamedTuple):
     revisions: Revisions | None = None
     prefix_value: Tensor | None = None
     greedy_score: Tensor | None = None
@@ -27,21 +27,21 @@ class ExtraEvidence(NamedTuple):
     metrics: Mapping[str, float] = {}
 
     @property
-    def sampled(self) -> SampledEvidence:
+    def sampled(self) -> ExtraEvidence:
         """The part that stages see."""
         repaired, edited = (None, None) if self.revisions is None else (self.revisions.repaired, self.revisions.edited)
-        return SampledEvidence(repaired, edited, self.prefix_value, self.greedy_score)
+        return ExtraEvidence(repaired, edited, self.prefix_value, self.greedy_score)
 
-    def with_counts(self, used: int, **metrics: float) -> "ExtraEvidence":
+    def with_counts(self, used: int, **metrics: float) -> "ExtraRollouts":
         return self._replace(rollouts_used=self.rollouts_used + used, metrics={**self.metrics, **metrics})
 
 
 def gather_extra(
     policy: Policy, task: Task, config: TrainConfig, problems: Sequence[Problem], rollouts: Rollouts, score: Tensor, *, seed: int
-) -> ExtraEvidence:
+) -> ExtraRollouts:
     """What the recipe's stages need beyond the rollouts themselves; nothing for most recipes."""
     needs = needed_evidence(config)
-    extra = ExtraEvidence()
+    extra = ExtraRollouts()
     if "revisions" in needs:
         assert isinstance(config.shape, IbpoShape)
         revisions = revise(policy, task, problems, rollouts, score, config.shape, config, seed=derive_seed(seed, "revise"))
@@ -75,5 +75,5 @@ def gather_extra(
 def greedy_scores(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> Tensor:
     """What the verifier says of the policy's most probable response to each problem."""
     limit = config.sampling.max_new_tokens
-    drawn = respond(policy, task, problems, group_size=1, max_new_tokens=limit, seed=0, greedy=True, dtype=config.dtype)
+    drawn = generate(policy, task, problems, group_size=1, max_new_tokens=limit, seed=0, greedy=True, dtype=config.dtype)
     return grade_rollouts(policy, task, problems, drawn.rollouts)

@@ -13,17 +13,17 @@ from torch.nn.utils.rnn import pad_sequence
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy, Sampled
-from tokencredit.rollout.multi_turn import hear, sample_turns
+from tokencredit.rollout.multi_turn import generate_turns, hear
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Conversing, Demonstrating, DemonstratingTurns, Problem, Task, revision_prompt
+from tokencredit.tasks import DemonstratingTurns, HasDemonstrations, MultiTurn, Problem, Task, revision_prompt
 from tokencredit.types import Rollouts
 
 ROWS_AT_ONCE = 1024
 """Responses sampled together: a larger batch costs memory and is no faster."""
 
 
-def respond(
+def generate(
     policy: Policy,
     task: Task,
     problems: Sequence[Problem],
@@ -46,8 +46,8 @@ def respond(
         "keep_hidden": keep_hidden,
         "dtype": dtype,
     }
-    if isinstance(task, Conversing):
-        return sample_turns(policy, task, problems, **drawing)
+    if isinstance(task, MultiTurn):
+        return generate_turns(policy, task, problems, **drawing)
     return sample(policy, [policy.ask(problem.prompt) for problem in problems], **drawing)
 
 
@@ -68,7 +68,7 @@ def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config
     for index, problem in enumerate(problems):
         if isinstance(task, DemonstratingTurns):
             shown.append(_conversation(policy, task, problem, seed=derive_seed(seed, "demonstration", index)))
-        elif isinstance(task, Demonstrating):
+        elif isinstance(task, HasDemonstrations):
             revised = rng.random() < config.revision_share
             shown.append(_response(policy, task, problems, index, seed=seed, revised=revised))
         else:
@@ -90,7 +90,7 @@ def demonstrated(policy: Policy, task: Task, problems: Sequence[Problem], config
     )
 
 
-def _response(policy: Policy, task: Demonstrating, problems: Sequence[Problem], index: int, *, seed: int, revised: bool) -> Shown:
+def _response(policy: Policy, task: HasDemonstrations, problems: Sequence[Problem], index: int, *, seed: int, revised: bool) -> Shown:
     problem = problems[index]
     response = policy.prompting.written(task.demonstrate(problem, seed=derive_seed(seed, "demonstration", index)))
     asked = revision_prompt(task, problem, _failed(task, problems, index, seed), response) if revised else problem.prompt
@@ -110,7 +110,7 @@ def _conversation(policy: Policy, task: DemonstratingTurns, problem: Problem, *,
     return shown
 
 
-def _failed(task: Demonstrating, problems: Sequence[Problem], index: int, seed: int) -> str:
+def _failed(task: HasDemonstrations, problems: Sequence[Problem], index: int, seed: int) -> str:
     """A wrong response that is written well: what is right for another problem."""
     other = problems[(index + 1) % len(problems)]
     return task.demonstrate(other, seed=derive_seed(seed, "failed", index))

@@ -14,7 +14,7 @@ from torch import Tensor
 from tokencredit.config.train import Reward
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.multi_turn import on_cpu, turn_tokens, turns_of
-from tokencredit.tasks import Conversing, Problem, Task, turn_verdicts, verdicts
+from tokencredit.tasks import MultiTurn, Problem, Task, turn_verdicts, verdicts
 from tokencredit.types import Rollouts
 
 
@@ -36,7 +36,7 @@ def _answer(policy: Policy, rollouts: Rollouts, row: int) -> str:
 def grade_with_reasons(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Graded:
     """One score per response; `problems[g]` is what group g answers."""
     groups, device, rollouts = rollouts.group.tolist(), rollouts.tokens.device, on_cpu(rollouts)
-    if isinstance(task, Conversing):
+    if isinstance(task, MultiTurn):
         found = turn_verdicts(task, [(problems[group], turns_of(policy, rollouts, row)) for row, group in enumerate(groups)])
     else:
         found = verdicts(task, [(problems[group], _answer(policy, rollouts, row)) for row, group in enumerate(groups)])

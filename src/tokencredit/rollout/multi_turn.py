@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.prompting import render_reply
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
-from tokencredit.tasks import Conversing, Problem
+from tokencredit.tasks import MultiTurn, Problem
 from tokencredit.types import Rollouts
 
 
@@ -59,7 +59,7 @@ def _turns(drawn: Sampled) -> Iterator[_Turn]:
 class _Conversation:
     """One row on its way: what was said, and what the sampler saw of the policy's part."""
 
-    def __init__(self, policy: Policy, task: Conversing, problem: Problem, limit: int) -> None:
+    def __init__(self, policy: Policy, task: MultiTurn, problem: Problem, limit: int) -> None:
         self.policy, self.task, self.problem = policy, task, problem
         self.prompt = policy.ask(problem.prompt)
         self.left = limit
@@ -109,9 +109,9 @@ def hear(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
     return policy.encode(render_reply(policy.tokenizer, reply, ended_by=ended_by))
 
 
-def sample_turns(
+def generate_turns(
     policy: Policy,
-    task: Conversing,
+    task: MultiTurn,
     problems: Sequence[Problem],
     *,
     group_size: int,
@@ -158,4 +158,4 @@ def sample_turns(
         behavior_logp=logp,
         finished=torch.tensor([row.finished for row in rows], device=device),
     )
-    return Sampled(rollouts, TokenEvidence(logp, entropy, hidden[0] if hidden else None))
+    return Sampled(rollouts, TokenScores(logp, entropy, hidden[0] if hidden else None))

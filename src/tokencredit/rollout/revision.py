@@ -143,8 +143,8 @@ def revise(
     for row, revisions in successes.items():
         repaired[row] = len(revisions) / tried[row]
         before = rollouts.tokens[row][rollouts.mask[row]].tolist()
-        nearest = min(revisions, key=lambda after: edit_distance(before, after))
-        marks = edited_tokens(before, nearest)
+        suggest = min(revisions, key=lambda after: edit_distance(before, after))
+        marks = edited_tokens(before, suggest)
         if any(marks):
             edited[row, rollouts.mask[row]] = torch.tensor(marks, device=edited.device)
         else:

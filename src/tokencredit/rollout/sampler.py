@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenEvidence, pad_prompts, precision, watching_head
+from tokencredit.forward.padded import TokenScores, pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy, Sampled
@@ -166,4 +166,4 @@ def sample_plainly(
         behavior_logp=logps[:, :width],
         finished=finished,
     )
-    return Sampled(rollouts, TokenEvidence(logps[:, :width], entropies[:, :width], states[:, :width] if keep_hidden else None))
+    return Sampled(rollouts, TokenScores(logps[:, :width], entropies[:, :width], states[:, :width] if keep_hidden else None))

@@ -8,10 +8,10 @@ from transformers import PreTrainedModel
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.forward.memory import Tell, silent, with_half_on_failure
-from tokencredit.forward.modes import Passes, choose_passes, feature_room
-from tokencredit.forward.packed_scoring import PassRunner, gather_packed_evidence
-from tokencredit.forward.padded import TokenEvidence, gather_evidence, head_weight, row_cost
+from tokencredit.forward.memory import Notify, ignore, retry_with_half_budget
+from tokencredit.forward.modes import ForwardMode, choose_forward_mode, feature_room
+from tokencredit.forward.packed_scoring import PassRunner, score_packed_rows
+from tokencredit.forward.padded import TokenScores, head_weight, row_cost, score_rows
 from tokencredit.pipeline.credit import Crediting, ModelFacts
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, Rollouts, StepPlan
@@ -47,22 +47,22 @@ class Pipeline(Crediting):
         rollouts: Rollouts,
         *,
         keep_hidden: bool,
-        passes: Passes | None = None,
-        tell: Tell = silent,
-        forget: Callable[[], None] = lambda: None,
-    ) -> TokenEvidence:
-        """Log-prob, entropy, and hidden states where asked for, in one pass; `forget` gives memory back where there is too little.
+        passes: ForwardMode | None = None,
+        notify: Notify = ignore,
+        free_memory: Callable[[], None] = lambda: None,
+    ) -> TokenScores:
+        """Log-prob, entropy, and hidden states where asked for, in one pass; `free_memory` gives memory back where there is too little.
 
-        `passes` is what `choose_passes` says of the model, where somebody has asked it already.
+        `passes` is what `choose_forward_mode` says of the model, where somebody has asked it already.
         """
-        passes = passes or choose_passes(self.config, model)
-        halving = partial(with_half_on_failure, tell=tell, forget=forget)
-        gather = gather_evidence
+        passes = passes or choose_forward_mode(self.config, model)
+        halving = partial(retry_with_half_budget, notify=notify, free_memory=free_memory)
+        gather = score_rows
         if passes.packed:
             again = PassRunner(partial(passes.beginning, model), partial(halving, doing="computing hidden states again"))
-            gather = partial(gather_packed_evidence, room=feature_room(self.config), again=again)
+            gather = partial(score_packed_rows, room=feature_room(self.config), again=again)
 
-        def score(tokens: int) -> TokenEvidence:
+        def score(tokens: int) -> TokenScores:
             with passes.beginning(model):
                 return gather(
                     model, rollouts, temperature=self.temperature, max_tokens=tokens, keep_hidden=keep_hidden, dtype=self.config.dtype
@@ -91,5 +91,5 @@ class Pipeline(Crediting):
         )
 
 
-def facts_of(policy: Policy) -> ModelFacts:
+def model_facts(policy: Policy) -> ModelFacts:
     return ModelFacts(head_weight(policy.model), policy.end_tokens)

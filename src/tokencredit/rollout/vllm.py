@@ -15,7 +15,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import tokens_up_to_stop
 from tokencredit.seeds import derive_seed
@@ -125,4 +125,4 @@ def _as_sampled(policy: Policy, prompts: Sequence[Sequence[int]], group_size: in
         behavior_logp=logp,
         finished=torch.tensor([row.ended for row in written], device=device),
     )
-    return Sampled(rollouts, TokenEvidence(logp, torch.zeros_like(logp), None))
+    return Sampled(rollouts, TokenScores(logp, torch.zeros_like(logp), None))

@@ -17,7 +17,7 @@ PARTIAL, REMOVED = ".partial", ".removed"
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Say in words that `path` could not be written."""
     try:
         yield
@@ -34,9 +34,9 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, text: str) -> None:
+def atomic_write(path: Path, text: str) -> None:
     partial = path.with_name(path.name + PARTIAL)
-    with storing(path):
+    with storage_errors(path):
         try:
             with partial.open("w", encoding="utf-8") as file:
                 file.write(text)
@@ -50,10 +50,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def publishing(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into; it takes the name `folder`, with a manifest of its files, when all is written and on the disk."""
     fresh = folder.with_name(folder.name + PARTIAL)
-    with storing(folder):
+    with storage_errors(folder):
         try:
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir(parents=True)
@@ -72,7 +72,7 @@ def remove_folder(folder: Path) -> None:
     """Out of sight in one rename, then piece by piece: a folder half removed never has the name of a whole one."""
     gone = folder.with_name(folder.name + REMOVED)
     shutil.rmtree(gone, ignore_errors=True)
-    with storing(folder):
+    with storage_errors(folder):
         folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tokencredit.storage.atomic import remove_folder, storing
+from tokencredit.storage.atomic import remove_folder, storage_errors
 from tokencredit.storage.manifest import damage
 
 DAMAGED = "damaged-"
@@ -73,7 +73,7 @@ def set_aside(path: Path) -> Path:
     aside = path.with_name(DAMAGED + path.name)
     if aside.exists():
         remove_folder(aside)
-    with storing(path):
+    with storage_errors(path):
         path.rename(aside)
     return aside
 

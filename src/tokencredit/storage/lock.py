@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tokencredit.errors import ConfigError
-from tokencredit.storage.atomic import storing
+from tokencredit.storage.atomic import storage_errors
 
 LOCK = "lock"
 
@@ -16,7 +16,7 @@ LOCK = "lock"
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process trains into."""
-    with storing(folder / LOCK):
+    with storage_errors(folder / LOCK):
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -24,7 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.read(handle, 200).decode("utf-8", "replace").strip()
             raise ConfigError(f"run folder {folder} is in use by {holder or 'another process'}; wait for it or stop it") from None
-        with storing(folder / LOCK):
+        with storage_errors(folder / LOCK):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield

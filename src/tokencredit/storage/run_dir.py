@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.storage.atomic import PARTIAL, clear_leftovers, remove_folder, storing, sync, write_whole
+from tokencredit.storage.atomic import PARTIAL, atomic_write, clear_leftovers, remove_folder, storage_errors, sync
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.storage.table_file import best_suffix, write_table
 
@@ -64,7 +64,7 @@ EVIDENCE_COLUMNS = (
 """What an update did to each token that was looked at; None where something was not asked for."""
 
 
-class RunFolder:
+class RunDir:
     """Appends and writes; never reads a model or a config."""
 
     def __init__(self, path: Path) -> None:
@@ -83,7 +83,7 @@ class RunFolder:
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}{PARTIAL}")
         try:
             (fresh / "tokens").mkdir(parents=True)
-            made = RunFolder(fresh)
+            made = RunDir(fresh)
             made.write_config(config_toml)
             made.write_json("env.json", describe_environment() | ({} if ways is None else {"ways": ways}))
             _remove_if_empty(self.checkpoints)
@@ -95,14 +95,14 @@ class RunFolder:
         sync(self.path.parent)
 
     def write_config(self, config_toml: str) -> None:
-        write_whole(self.path / "config.toml", config_toml)
+        atomic_write(self.path / "config.toml", config_toml)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        write_whole(self.path / name, json.dumps(value, indent=2) + "\n")
+        atomic_write(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         path = self.path / name
-        with storing(path), path.open("a", encoding="utf-8") as file:
+        with storage_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._unsynced.add(path)
 
@@ -119,17 +119,17 @@ class RunFolder:
             return int(json.loads((self.path / "result.json").read_text(encoding="utf-8"))["steps"])
         return 0
 
-    def retire_result(self, steps: int) -> None:
+    def archive_result(self, steps: int) -> None:
         """A finished run that goes on to more `steps` is not finished; what it had reached is kept under the number of its own."""
         path, reached = self.path / "result.json", self.steps_reached()
         if path.exists() and reached < steps:
-            with storing(path):
+            with storage_errors(path):
                 path.rename(path.with_name(f"result-{reached:06}.json"))
 
     def sync(self) -> None:
         """On the disk before a checkpoint says that these steps are done."""
         for path in self._unsynced:
-            with storing(path):
+            with storage_errors(path):
                 sync(path)
         self._unsynced.clear()
 
@@ -157,13 +157,13 @@ class RunFolder:
         found = ((re.fullmatch(r"step-(\d+)\.(json|jsonl|parquet)", file.name), file) for file in (self.path / folder).glob("step-*"))
         return sorted((int(match[1]), file) for match, file in found if match is not None)
 
-    def rewind(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Forget everything after training step `step`, so that a resumed run writes it once."""
         kept = {name: [row for row in self.read(name) if row["step"] <= step] for name in STEP_FILES if (self.path / name).exists()}
         # Resumes are history: none is forgotten, but a line that a crash cut short goes.
         kept |= {name: self.read(name) for name in ("resumes.jsonl",) if (self.path / name).exists()}
         for name, rows in kept.items():
-            write_whole(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+            atomic_write(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
         for folder in ("tokens", "findings"):
             for number, file in self.step_files(folder):
                 if number > step:
@@ -182,13 +182,13 @@ class RunFolder:
     def write_findings(self, step: int, findings: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
         """What a look at this training step found, in words and numbers, and the evidence for every token."""
         _check_columns("evidence", columns, EVIDENCE_COLUMNS)
-        with storing(self.path / "findings"):
+        with storage_errors(self.path / "findings"):
             (self.path / "findings").mkdir(exist_ok=True)
         self._write_table(self.path / "findings" / f"step-{step:06}{best_suffix()}", columns)
         self.write_json(f"findings/step-{step:06}.json", findings)
 
     def _write_table(self, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-        with storing(path):
+        with storage_errors(path):
             write_table(path, columns)
         self._unsynced.add(path)
 

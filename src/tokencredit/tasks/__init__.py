@@ -10,13 +10,13 @@ from tokencredit.tasks.custom import own_task
 from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
 from tokencredit.tasks.protocol import (
-    Cautioned,
-    Conversing,
-    Demonstrating,
+    BatchGrading,
     DemonstratingTurns,
     GoldChecking,
     GoldReport,
-    GradingTogether,
+    HasDemonstrations,
+    HasWarnings,
+    MultiTurn,
     Problem,
     Split,
     Task,
@@ -31,6 +31,9 @@ from tokencredit.tasks.protocol import (
 from tokencredit.tasks.reasoning_gym import ReasoningGym
 from tokencredit.tasks.split import HeldOut
 from tokencredit.tasks.steps import Steps
+
+# Names of version 0.1, which tasks of users may import.
+Cautioned, Conversing, Demonstrating, GradingTogether = HasWarnings, MultiTurn, HasDemonstrations, BatchGrading
 
 TASKS: dict[str, Callable[..., Task]] = {
     "steps": Steps,
@@ -47,6 +50,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 __all__ = [
     "TASKS",
     "Arithmetic",
+    "BatchGrading",
     "Cautioned",
     "Code",
     "Conversing",
@@ -58,8 +62,11 @@ __all__ = [
     "GoldReport",
     "GradingTogether",
     "Guess",
+    "HasDemonstrations",
+    "HasWarnings",
     "HeldOut",
     "Jsonl",
+    "MultiTurn",
     "Problem",
     "ReasoningGym",
     "Split",

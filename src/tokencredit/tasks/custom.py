@@ -13,7 +13,7 @@ from typing import Any
 from tokencredit.config.messages import first_line, shortened
 from tokencredit.errors import ConfigError
 from tokencredit.tasks.protocol import Problem, Task
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 NEEDED = {
     "problems": "problems(self, count, *, split, seed) -> list[Problem]",
@@ -31,7 +31,7 @@ def own_task(*, path: str | None, options: Mapping[str, Any] | None = None) -> T
     module = _module(place)
     made_by = getattr(module, name, None)
     if made_by is None:
-        raise ConfigError(f"task.path: {place} has no {name!r}; {nearest(name[:60], _classes(module))}")
+        raise ConfigError(f"task.path: {place} has no {name!r}; {suggest(name[:60], _classes(module))}")
     if not callable(made_by):
         raise ConfigError(f"task.path: {name} of {place} is {shortened(made_by)}; name a class")
     task = _made(made_by, f"{name} of {place}", dict(options or {}))

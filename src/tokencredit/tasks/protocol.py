@@ -64,14 +64,14 @@ class Revisable(Task, Protocol):
 
 
 @runtime_checkable
-class Demonstrating(Task, Protocol):
+class HasDemonstrations(Task, Protocol):
     """A task that can show a right response: for a supervised warm start, and for examples before a question."""
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str: ...
 
 
 @runtime_checkable
-class Conversing(Task, Protocol):
+class MultiTurn(Task, Protocol):
     """A task of several turns: the policy speaks, the environment replies, and the whole of it earns one reward.
 
     `reply` and `grade_turns` must be pure functions of their arguments, so that nothing is to be kept between turns, or for a resume.
@@ -91,28 +91,28 @@ class Conversing(Task, Protocol):
 
 
 @runtime_checkable
-class DemonstratingTurns(Conversing, Protocol):
+class DemonstratingTurns(MultiTurn, Protocol):
     """A task of several turns that can show right ones."""
 
     def demonstrate_turns(self, problem: Problem, *, seed: int) -> list[str]: ...
 
 
 @runtime_checkable
-class AnswerNaming(Task, Protocol):
+class HasGoldAnswer(Task, Protocol):
     """A task whose `Problem.answer` is more than the answer itself, and that can say which part of it is."""
 
     def gold_answer(self, problem: Problem) -> str: ...
 
 
 @runtime_checkable
-class GradingTogether(Task, Protocol):
+class BatchGrading(Task, Protocol):
     """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
 
     def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]: ...
 
 
 @runtime_checkable
-class Cautioned(Task, Protocol):
+class HasWarnings(Task, Protocol):
     """A task about which a reader of the run must know something."""
 
     @property
@@ -146,17 +146,17 @@ class GoldCheckingBySide(GoldChecking, Protocol):
 
 def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
     """One per (problem, response). A verifier that fails has graded nothing: NaN with the reason, never 0."""
-    if isinstance(task, GradingTogether):
+    if isinstance(task, BatchGrading):
         return task.grade_all(asked)
     return [_verdict(partial(task.grade, problem, response)) for problem, response in asked]
 
 
-def turn_verdicts(task: Conversing, asked: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+def turn_verdicts(task: MultiTurn, asked: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
     """One per (problem, turns). A conversation that its environment could not go on with has not been graded either."""
     return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in asked]
 
 
-def _grade_turns(task: Conversing, problem: Problem, turns: Sequence[str]) -> float:
+def _grade_turns(task: MultiTurn, problem: Problem, turns: Sequence[str]) -> float:
     if len(turns) < task.turns:
         # An environment that raised ended the conversation there, and raises again here, where the reason is kept.
         task.reply(problem, turns)
@@ -171,7 +171,7 @@ def _verdict(judge: Callable[[], float]) -> Verdict:
 
 
 def gold_answer(task: Task, problem: Problem) -> str:
-    return task.gold_answer(problem) if isinstance(task, AnswerNaming) else problem.answer
+    return task.gold_answer(problem) if isinstance(task, HasGoldAnswer) else problem.answer
 
 
 def marks_steps(task: Task) -> TypeGuard[StepMarking]:

@@ -26,7 +26,7 @@ from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.protocol import GradeLimits, Verdict
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
 from tokencredit.tasks.split import draw_problems
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 NO_ANSWER = "it gives no answer of its own, so that nobody can tell whether its scorer works"
 BY_HASH = "its problems or answers change with Python's hash seed: a resumed run would be asked something else"
@@ -71,7 +71,7 @@ def shares(dataset: str | None, mixture: Mapping[str, Any], parameters: Mapping[
             raise ConfigError(f"task.mixture.{name} is {shortened(weight)}; give a number above 0")
     for name in parameters:
         if name not in mixture:
-            raise ConfigError(f"task.parameters.{name} is for no dataset of task.mixture; {nearest(name[:60], mixture)}")
+            raise ConfigError(f"task.parameters.{name} is for no dataset of task.mixture; {suggest(name[:60], mixture)}")
     found = {}
     for name, weight in mixture.items():
         given = parameters.get(name, {})
@@ -84,7 +84,7 @@ def shares(dataset: str | None, mixture: Mapping[str, Any], parameters: Mapping[
 def _checked(field: str, name: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters, if the dataset is there, is suited and takes them."""
     if name not in known_datasets():
-        raise ConfigError(f"{field} {shortened(name)} is not a dataset of reasoning-gym; {nearest(name[:60], known_datasets())}")
+        raise ConfigError(f"{field} {shortened(name)} is not a dataset of reasoning-gym; {suggest(name[:60], known_datasets())}")
     if name in UNSUITED:
         raise ConfigError(f"{field} {name!r} is refused: {UNSUITED[name]}; choose another")
     defaults = settings_of(name)
@@ -92,7 +92,7 @@ def _checked(field: str, name: str, where: str, given: Mapping[str, Any]) -> dic
         if key in SET_BY_THE_RUN:
             raise ConfigError(f"{where}.{key} follows from the run; leave it out")
         if key not in defaults:
-            raise ConfigError(f"{where}.{key[:60]} is not a setting of {name!r}; {nearest(key[:60], defaults)}")
+            raise ConfigError(f"{where}.{key[:60]} is not a setting of {name!r}; {suggest(key[:60], defaults)}")
         try:
             fitted(defaults[key], value)
         except (ValueError, TypeError) as problem:

@@ -20,9 +20,9 @@ from tokencredit.config.messages import first_line
 from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trackers import Tracked, Tracker, tracker_class
-from tokencredit.trainer.callbacks import Listener
+from tokencredit.trainer.callbacks import Callback
 from tokencredit.trainer.evaluate import Accuracy
 
 FILE = "trackers.json"
@@ -35,7 +35,7 @@ class Identity:
     name: str
 
 
-def identify(folder: RunFolder, track: Track) -> Identity:
+def identify(folder: RunDir, track: Track) -> Identity:
     """The stored one, unless another project or name is asked for: there the run is a new one."""
     stored = _stored(folder)
     # A folder may have been renamed since.
@@ -48,7 +48,7 @@ def identify(folder: RunFolder, track: Track) -> Identity:
     return fresh
 
 
-def _stored(folder: RunFolder) -> Identity | None:
+def _stored(folder: RunDir) -> Identity | None:
     """None for a damaged file too: the numbers are worth more under a new id than nowhere."""
     try:
         found = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
@@ -64,9 +64,9 @@ WITHOUT_DATA = ("warning", "guard", "damaged", "out-of-memory")
 class Tracking:
     """A Listener. A tracker that fails is left out with a word; the others, and the run, go on."""
 
-    def __init__(self, config: TrainConfig, folder: Path, inner: Listener, *, active: bool = True) -> None:
+    def __init__(self, config: TrainConfig, folder: Path, inner: Callback, *, active: bool = True) -> None:
         """Not active: of several processes one tracks."""
-        self.config, self.folder, self.inner = config, RunFolder(folder), inner
+        self.config, self.folder, self.inner = config, RunDir(folder), inner
         self.names = config.track.to if active else ()
         self.trackers: dict[str, Tracker] = {}
         self.step, self.begun, self.finished = 0, False, False
@@ -76,21 +76,21 @@ class Tracking:
     def __enter__(self) -> Self:
         return self
 
-    def began(self, policy: Policy, before: Accuracy, step: int) -> None:
-        self.inner.began(policy, before, step)
+    def on_train_begin(self, policy: Policy, before: Accuracy, step: int) -> None:
+        self.inner.on_train_begin(policy, before, step)
         self.step, self.begun = step, True
         for name in self.names:
             self._guarded(name, lambda name=name: self._open(name, before))
         for told in self.early:
             self._each(lambda tracker, told=told: tracker.note(*told))
 
-    def stepped(self, row: dict[str, Any], seconds: float) -> None:
-        self.inner.stepped(row, seconds)
+    def on_step_end(self, row: dict[str, Any], seconds: float) -> None:
+        self.inner.on_step_end(row, seconds)
         self.step = row["step"]
         self._each(lambda tracker: _log(tracker, self.step, _numbers_of_step(row, seconds)))
 
-    def told(self, step: int, kind: str, message: str) -> None:
-        self.inner.told(step, kind, message)
+    def on_event(self, step: int, kind: str, message: str) -> None:
+        self.inner.on_event(step, kind, message)
         note = (step, kind, message if kind in WITHOUT_DATA else message.partition(":")[0])
         if self.begun:
             self._each(lambda tracker: tracker.note(*note))
@@ -130,7 +130,7 @@ class Tracking:
             act()
         except Exception as problem:
             self.trackers.pop(name, None)
-            self.inner.told(self.step, "warning", f"{name} fails and is told no more of this run: {first_line(problem)}")
+            self.inner.on_event(self.step, "warning", f"{name} fails and is told no more of this run: {first_line(problem)}")
 
 
 def _log(tracker: Tracker, step: int, numbers: Mapping[str, float]) -> None:

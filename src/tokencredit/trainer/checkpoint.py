@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.forward.padded import TokenEvidence
-from tokencredit.pipeline.credit import SampledEvidence, StageState
+from tokencredit.forward.padded import TokenScores
+from tokencredit.pipeline.credit import ExtraEvidence, MethodState
 from tokencredit.policy.lora import has_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy
-from tokencredit.storage.atomic import publishing, remove_folder
+from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
 from tokencredit.tasks import Problem
 from tokencredit.trainer.rng_state import generator_states, restore_generators
@@ -70,12 +70,12 @@ def load_batch(folder: Path, device: torch.device) -> StoredBatch:
         problems=[Problem(**problem) for problem in words["problems"]],
         rollouts=rollouts,
         score=tensors["score"],
-        evidence=TokenEvidence(tensors["evidence/logp"], tensors["evidence/entropy"], None),
+        evidence=TokenScores(tensors["evidence/logp"], tensors["evidence/entropy"], None),
         rollouts_used=words["rollouts_used"],
         responses=words["responses"],
         reference_logp=tensors.get("reference_logp"),
         bonus=tensors.get("bonus"),
-        sampled=SampledEvidence(**{name: tensors.get(f"sampled/{name}") for name in SampledEvidence._fields}),
+        sampled=ExtraEvidence(**{name: tensors.get(f"sampled/{name}") for name in ExtraEvidence._fields}),
         extra=words["extra"],
         ungraded=words["ungraded"],
     )
@@ -89,7 +89,7 @@ def _planned(gathered: GatheredBatch, tensors: Mapping[str, Tensor], words: Mapp
         reference_logp=gathered.reference_logp,
         **{name: tensors.get(f"credit/{name}") for name in OF_CREDIT},  # pyright: ignore[reportArgumentType]
     )
-    return PlannedBatch(gathered, credited, StepPlan.from_json(words["plan"]), StageState(**words["state"]))
+    return PlannedBatch(gathered, credited, StepPlan.from_json(words["plan"]), MethodState(**words["state"]))
 
 
 OPTIMIZER_FILE, GENERATORS_FILE, STATE_FILE, CLOCKS_FILE = "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json"
@@ -125,7 +125,7 @@ class BufferedBatch(NamedTuple):
 
 def save_model(policy: Policy, folder: Path) -> None:
     """Publish the policy alone."""
-    with writing(folder), publishing(folder) as fresh:
+    with writing(folder), atomic_folder(folder) as fresh:
         _write_model(policy, fresh)
 
 
@@ -143,7 +143,7 @@ def save_checkpoint(
     """
     folder = parent / progress.place.name
     if not folder.exists():
-        with writing(folder), publishing(folder) as fresh:
+        with writing(folder), atomic_folder(folder) as fresh:
             write_state(policy, optimizer, progress, fresh, generators)
             if buffered is not None:
                 save_batch(fresh, *buffered)

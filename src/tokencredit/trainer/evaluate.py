@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.generate import ROWS_AT_ONCE, respond
+from tokencredit.rollout.generate import ROWS_AT_ONCE, generate
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.tasks import Problem, Task
 
@@ -45,8 +45,8 @@ def evaluate(
     for start in range(0, len(problems), at_once):
         asked = problems[start : start + at_once]
         limits = {"max_new_tokens": max_new_tokens, "seed": seed + start, "dtype": dtype}
-        drawn = respond(policy, task, asked, group_size=samples, temperature=temperature, **limits).rollouts
-        greedy = respond(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
+        drawn = generate(policy, task, asked, group_size=samples, temperature=temperature, **limits).rollouts
+        greedy = generate(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
         score = grade_rollouts(policy, task, asked, drawn).view(len(asked), samples)
         right.append(score >= 1.0)
         ungraded.append(score.isnan())

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenEvidence
-from tokencredit.optim.update import as_result, as_taken
-from tokencredit.pipeline.credit import StageState
+from tokencredit.forward.padded import TokenScores
+from tokencredit.optim.update import as_done, as_result
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.guards import STAGES, check_log_probs
-from tokencredit.storage.atomic import publishing, remove_folder
+from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.checkpoint import (
     Progress,
@@ -42,14 +42,14 @@ KEPT = 3
 """Dumps of a run; each holds the weights and the optimizer, so older ones go."""
 
 
-def dump_refused(
+def dump_failed_batch(
     stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, run: Path, generators: Mapping[str, Tensor]
 ) -> Path:
     parent = run / "guards"
     folder = parent / Place(progress.step + 1, len(attempt.taken)).name
     if folder.exists():
         remove_folder(folder)
-    with writing(folder), publishing(folder) as fresh:
+    with writing(folder), atomic_folder(folder) as fresh:
         write_state(stepper.policy, stepper.optimizer, progress, fresh, generators)
         if (run / GOLD_FILE).is_file():
             shutil.copyfile(run / GOLD_FILE, fresh / GOLD_FILE)
@@ -64,7 +64,7 @@ def dump_refused(
     return folder
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     refusal: dict[str, Any]
     again: BadNumbersError | None
     """What the same guard, or another, says now; None where every number is finite now."""
@@ -78,7 +78,7 @@ class Replayed(NamedTuple):
         return self.again is not None and (self.again.stage, list(self.again.rows)) == (self.refusal["stage"], self.refusal["rows"])
 
 
-def replay(dump: Path) -> Replayed:
+def replay(dump: Path) -> ReplayResult:
     """Take the refused step again, on the dumped weights and batch. Nothing is written."""
     wrong = damage(dump) if dump.is_dir() else "there is no such folder"
     if wrong is not None or not (dump / REFUSAL).is_file():
@@ -86,7 +86,7 @@ def replay(dump: Path) -> Replayed:
     refusal = json.loads((dump / REFUSAL).read_text(encoding="utf-8"))
     config = resolve([read_toml(dump / "config.toml")])
     stepper, progress = Stepper(config, source=str(dump)), load_progress(dump)
-    stepper.check_gold(RunFolder(dump))
+    stepper.check_gold(RunDir(dump))
     load_optimizer(stepper.optimizer, dump)
     load_generators(dump)
     stored = load_buffered(dump, stepper.policy.device)
@@ -95,11 +95,11 @@ def replay(dump: Path) -> Replayed:
         planned = None if stored is None else stored.planned
         if planned is None:
             # Never held by a name: hidden states are gone once the credit is assigned, as in training.
-            planned = stepper.plan(progress.step, _gathered(stepper, progress, stored), StageState(**progress.stage_state), Stopwatch())
-        stepper.take(progress.step, planned, Stopwatch(), taken=None if stored is None else as_taken(stored.taken))
+            planned = stepper.plan(progress.step, _gathered(stepper, progress, stored), MethodState(**progress.stage_state), Stopwatch())
+        stepper.take(progress.step, planned, Stopwatch(), taken=None if stored is None else as_done(stored.taken))
     except BadNumbersError as bad:
-        return Replayed(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
-    return Replayed(refusal, None, STAGES, said)
+        return ReplayResult(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
+    return ReplayResult(refusal, None, STAGES, said)
 
 
 def _gathered(stepper: Stepper, progress: Progress, stored: StoredBatch | None) -> GatheredBatch:
@@ -113,10 +113,10 @@ def _gathered(stepper: Stepper, progress: Progress, stored: StoredBatch | None) 
     return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden, features=found.features))
 
 
-def _scored(stepper: Stepper, gathered: GatheredBatch, *, keep_hidden: bool) -> TokenEvidence:
+def _scored(stepper: Stepper, gathered: GatheredBatch, *, keep_hidden: bool) -> TokenScores:
     policy = stepper.policy
     return stepper.pipeline.score_tokens(
-        policy.model, gathered.rollouts, keep_hidden=keep_hidden, passes=stepper.passes, forget=policy.release
+        policy.model, gathered.rollouts, keep_hidden=keep_hidden, passes=stepper.passes, free_memory=policy.release
     )
 
 

@@ -6,8 +6,8 @@ Why a run on a GPU is slower than it could be: fast paths that were left to choo
 from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.modes import Passes, why_not_compiled
-from tokencredit.forward.packed import why_not_packed
+from tokencredit.forward.modes import ForwardMode, compile_unsupported_reason
+from tokencredit.forward.packed import packing_unsupported_reason
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.cuda_graph import why_not
 from tokencredit.rollout.scoring import Pipeline
@@ -15,12 +15,12 @@ from tokencredit.rollout.scoring import Pipeline
 ASKED, FASTEST, NO_GPU = "asked for", "the fastest that can be taken here", "the model is not on a GPU"
 
 
-class Way(NamedTuple):
+class FastPath(NamedTuple):
     taken: str
     why: str
 
 
-def ways_taken(config: TrainConfig, policy: Policy, passes: Passes, pipeline: Pipeline) -> dict[str, dict[str, str]]:
+def explain_fast_paths(config: TrainConfig, policy: Policy, passes: ForwardMode, pipeline: Pipeline) -> dict[str, dict[str, str]]:
     """By the setting that decides them."""
     found = {
         "sampler": _sampler(config, policy),
@@ -31,46 +31,46 @@ def ways_taken(config: TrainConfig, policy: Policy, passes: Passes, pipeline: Pi
     return {setting: way._asdict() for setting, way in found.items()}
 
 
-def _sampler(config: TrainConfig, policy: Policy) -> Way:
+def _sampler(config: TrainConfig, policy: Policy) -> FastPath:
     taken = "plain" if policy.sampler is None else type(policy.sampler).__name__
     if config.sampler != "auto" or policy.sampler is not None:
-        return Way(taken, FASTEST if config.sampler == "auto" else ASKED)
+        return FastPath(taken, FASTEST if config.sampler == "auto" else ASKED)
     if policy.device.type != "cuda":
-        return Way(taken, NO_GPU)
-    return Way(taken, (why_not(policy, config.dtype) if config.dtype == "bfloat16" else None) or f"dtype is {config.dtype!r}")
+        return FastPath(taken, NO_GPU)
+    return FastPath(taken, (why_not(policy, config.dtype) if config.dtype == "bfloat16" else None) or f"dtype is {config.dtype!r}")
 
 
-def _passes(config: TrainConfig, policy: Policy, passes: Passes) -> Way:
+def _passes(config: TrainConfig, policy: Policy, passes: ForwardMode) -> FastPath:
     taken = "packed" if passes.packed else "padded"
     if config.passes != "auto" or passes.packed:
-        return Way(taken, FASTEST if config.passes == "auto" else ASKED)
-    return Way(taken, NO_GPU if policy.device.type != "cuda" else why_not_packed(policy.model) or "")
+        return FastPath(taken, FASTEST if config.passes == "auto" else ASKED)
+    return FastPath(taken, NO_GPU if policy.device.type != "cuda" else packing_unsupported_reason(policy.model) or "")
 
 
-def _compile(config: TrainConfig, policy: Policy, passes: Passes) -> Way:
+def _compile(config: TrainConfig, policy: Policy, passes: ForwardMode) -> FastPath:
     taken = "on" if passes.compiled else "off"
     if config.compile != "auto" or passes.compiled:
-        return Way(taken, FASTEST if config.compile == "auto" else ASKED)
-    return Way(taken, (why_not_compiled(config, policy.model) or "") if passes.packed else "passes are padded")
+        return FastPath(taken, FASTEST if config.compile == "auto" else ASKED)
+    return FastPath(taken, (compile_unsupported_reason(config, policy.model) or "") if passes.packed else "passes are padded")
 
 
-def _features(config: TrainConfig, passes: Passes, pipeline: Pipeline) -> Way:
+def _features(config: TrainConfig, passes: ForwardMode, pipeline: Pipeline) -> FastPath:
     if not pipeline.keeps_hidden:
-        return Way("none", "no stage reads hidden states")
+        return FastPath("none", "no stage reads hidden states")
     if pipeline.keeps_hidden_while_sampling:
-        return Way("device", "as the sampler saw them")
+        return FastPath("device", "as the sampler saw them")
     if not passes.packed:
-        return Way("device", "padded passes leave them there")
+        return FastPath("device", "padded passes leave them there")
     if config.features == "auto":
-        return Way("device or host", f"on the device while they fit into {config.features_gib:g} GiB")
-    return Way(config.features, ASKED)
+        return FastPath("device or host", f"on the device while they fit into {config.features_gib:g} GiB")
+    return FastPath(config.features, ASKED)
 
 
-def slower_in_words(config: TrainConfig, policy: Policy) -> list[str]:
+def slow_path_warnings(config: TrainConfig, policy: Policy) -> list[str]:
     """Empty where nothing is lost, on a CPU, and where somebody asked for the plain path."""
     if policy.device.type != "cuda":
         return []
     drawn = why_not(policy, config.dtype) if config.sampler == "auto" and config.dtype == "bfloat16" else None
-    passed = why_not_packed(policy.model) if config.passes == "auto" else None
+    passed = packing_unsupported_reason(policy.model) if config.passes == "auto" else None
     said = [] if drawn is None else [f"responses are drawn by the plain loop, not the fast sampler: {drawn}"]
     return said if passed is None else [*said, f"passes are padded, not packed: {passed}"]

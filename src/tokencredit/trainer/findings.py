@@ -31,7 +31,7 @@ from tokencredit.optim.microscope import StepEvidence, memory_for_a_look
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
-from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, SampledEvidence, sample_evidence
+from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, MonteCarloEvidence, sample_evidence
 from tokencredit.trainer.step import TrainedBatch
 from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Finding, StepPlan
@@ -69,7 +69,7 @@ class Subject(NamedTuple):
     format_classes: AbstractSet[str]
     history: Sequence[tuple[int, float]]
     """(training step, mean entropy) of the run so far."""
-    sampled: SampledEvidence
+    sampled: MonteCarloEvidence
 
 
 class _Judge:

@@ -10,7 +10,7 @@ ENTROPY, LENGTH, CUT = "entropy", "completions/mean_length", "completions/clippe
 
 
 @dataclass(slots=True)
-class Watchdog:
+class RunHealth:
     refused: int = 0
     """Training steps in a row whose update was refused."""
     silent: int = 0
@@ -21,7 +21,7 @@ class Watchdog:
     """Warnings that hold now; each is said when it begins to hold."""
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Watchdog":
+    def from_json(cls, fields: Mapping[str, Any]) -> "RunHealth":
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
@@ -57,13 +57,13 @@ class Watchdog:
         return new
 
 
-def silence_in_words(score: float, steps: int) -> str:
+def describe_silence(score: float, steps: int) -> str:
     why = {1.0: "every response is right: there is nothing left to learn here", 0.0: "every response is wrong: the task is too hard"}
     said = why.get(score, "no group has both better and worse responses")
     return f"no token has received any credit for {steps} training steps in a row; {said} (guard.silent_steps)"
 
 
-def ungraded_in_words(reasons: Mapping[str, int], share: float) -> str:
+def describe_ungraded(reasons: Mapping[str, int], share: float) -> str:
     often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     said = "; ".join(f"{reason} ({count})" for reason, count in often[:3]) + ("; …" if len(often) > 3 else "")
     return f"{100 * share:.1f} % of the responses could not be graded: {said}"

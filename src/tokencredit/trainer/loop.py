@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.forward.memory import memory_in_words
-from tokencredit.forward.padded import trained_parameters
+from tokencredit.forward.memory import oom_as_guard_error
+from tokencredit.forward.padded import trainable_parameters
 from tokencredit.optim.update import as_result
 from tokencredit.pipeline import metrics
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.metrics import state_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
-from tokencredit.storage.run_dir import RunFolder
-from tokencredit.tasks import Cautioned, HeldOut, Problem, Task
+from tokencredit.storage.run_dir import RunDir
+from tokencredit.tasks import HasWarnings, HeldOut, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.callbacks import Listener, NobodyWatching
+from tokencredit.trainer.callbacks import Callback, NoCallback
 from tokencredit.trainer.checkpoint import (
     BufferedBatch,
     Progress,
@@ -39,11 +39,11 @@ from tokencredit.trainer.checkpoint import (
     save_checkpoint,
 )
 from tokencredit.trainer.evaluate import Accuracy, evaluate
-from tokencredit.trainer.failed_batch import dump_refused
-from tokencredit.trainer.fast_paths import slower_in_words, ways_taken
-from tokencredit.trainer.health import Watchdog, silence_in_words, ungraded_in_words
+from tokencredit.trainer.failed_batch import dump_failed_batch
+from tokencredit.trainer.fast_paths import explain_fast_paths, slow_path_warnings
+from tokencredit.trainer.health import RunHealth, describe_silence, describe_ungraded
 from tokencredit.trainer.preflight import (
-    check_fit,
+    check_model_and_task,
     fingerprint,
     first_problems,
     held_out_problems,
@@ -52,16 +52,16 @@ from tokencredit.trainer.preflight import (
     write_gold,
 )
 from tokencredit.trainer.recorder import diagnosis_rollouts, is_due, record_step
-from tokencredit.trainer.resume import find_resume_point, go_on_from
+from tokencredit.trainer.resume import continue_from, find_resume_point
 from tokencredit.trainer.rng_state import generator_states, seed_generators
-from tokencredit.trainer.signals import Abandoned, StopRequest
+from tokencredit.trainer.signals import StopSignal, StopTraining
 from tokencredit.trainer.step import Attempt, Stepper, learning_rate
 
 
 class Outcome(NamedTuple):
     policy: Policy
     task: Task
-    state: StageState
+    state: MethodState
     result: dict[str, Any]
     interrupted: bool
 
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 class Trainer:
     """Holds what a run needs; `run` is the loop."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, *, resume: bool = False) -> None:
+    def __init__(self, config: TrainConfig, folder: RunDir, *, resume: bool = False) -> None:
         self.config, self.folder = config, folder
         point = find_resume_point(folder, config) if resume else None
         checkpoint = None if point is None else point.checkpoint
@@ -77,7 +77,7 @@ class Trainer:
         self.gold = self.stepper.check_gold(folder)
         self.policy, self.task = self.stepper.policy, self.stepper.task
         self.held_out = held_out_problems(config, self.task)
-        check_fit(self.policy, self.task, self.held_out, config)
+        check_model_and_task(self.policy, self.task, self.held_out, config)
         self.known = HeldOut(self.held_out)
         shown = [Problem(prompt=shot.prompt, answer="") for shot in self.policy.prompting.shots]
         refuse_leaks(self.known, [*shown, *first_problems(config, self.task)], error=ConfigError)
@@ -90,31 +90,31 @@ class Trainer:
         if checkpoint is not None:
             load_optimizer(self.stepper.optimizer, checkpoint)
             load_generators(checkpoint)
-        self.ways = ways_taken(config, self.policy, self.stepper.passes, self.stepper.pipeline)
-        self.told_at_resume = [] if point is None else go_on_from(point, folder, config, self.ways)
+        self.ways = explain_fast_paths(config, self.policy, self.stepper.passes, self.stepper.pipeline)
+        self.told_at_resume = [] if point is None else continue_from(point, folder, config, self.ways)
         self.generators = generator_states()
-        self.listener: Listener = NobodyWatching()
-        self.stop = StopRequest()
+        self.callback: Callback = NoCallback()
+        self.stop = StopSignal()
         self.watch = Stopwatch()
 
-    def run(self, listener: Listener, stop: StopRequest) -> Outcome:
-        self.listener, self.stop = listener, stop
-        progress, state = self.progress, StageState()
+    def run(self, callback: Callback, stop: StopSignal) -> Outcome:
+        self.callback, self.stop = callback, stop
+        progress, state = self.progress, MethodState()
         keep_fingerprint(self.folder, self.data)
         self._tell_of_the_task()
         try:
             progress = progress or self._measure_base()
             self.watch.seconds = dict(progress.seconds)
-            listener.began(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
+            callback.on_train_begin(self.policy, Accuracy(**progress.before), progress.step)  # pyright: ignore[reportArgumentType]
             for said in self.told_at_resume:
-                listener.told(progress.step, "damaged", said)
-            state = StageState(**progress.stage_state)
+                callback.on_event(progress.step, "damaged", said)
+            state = MethodState(**progress.stage_state)
             for number in range(progress.step, self.config.steps):
                 progress = self._train_step(number, progress)
-                state = StageState(**progress.stage_state)
-            with stop.abandonable(), self.watch.stage("evaluate"):
+                state = MethodState(**progress.stage_state)
+            with stop.interruptible(), self.watch.stage("evaluate"):
                 after = self.evaluate(final=True)
-        except Abandoned:
+        except StopTraining:
             return Outcome(self.policy, self.task, state, {}, interrupted=True)
         except GuardError as problem:
             # For the report; a person hears it from the error itself.
@@ -127,26 +127,26 @@ class Trainer:
     def _tell_of_the_task(self) -> None:
         """Once, at the very beginning of a run; again where it goes on and something has changed."""
         if self.gold is not None and (said := write_gold(self.gold, self.folder)) is not None:
-            self.listener.told(0, "gold", said)
+            self.callback.on_event(0, "gold", said)
         told = {event.get("message") for event in self.folder.read("events.jsonl")}
-        cautions = self.task.cautions if isinstance(self.task, Cautioned) else ()
-        for said in (*cautions, *slower_in_words(self.config, self.policy)):
+        cautions = self.task.cautions if isinstance(self.task, HasWarnings) else ()
+        for said in (*cautions, *slow_path_warnings(self.config, self.policy)):
             if said not in told:
                 self._tell(-1, "warning", said)
 
     def _measure_base(self) -> Progress:
-        with self.stop.abandonable(), self.watch.stage("evaluate"):
+        with self.stop.interruptible(), self.watch.stage("evaluate"):
             before = self.evaluate(final=True).to_json()
         seconds = dict(self.watch.seconds)
         return Progress(step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before, stage_state={}, seconds=seconds)
 
     def _train_step(self, number: int, progress: Progress) -> Progress:
         """Training step `number`, counted from 0; returns where the run stands after it."""
-        config, state = self.config, StageState(**progress.stage_state)
+        config, state = self.config, MethodState(**progress.stage_state)
         attempt = Attempt(number=number, look=is_due(config.diagnose.every, number + 1, config.steps))
         self.generators = generator_states()
         retries: list[str] = []
-        with self._giving_way(progress):
+        with self.save_on_interrupt(progress):
             kept, self.kept_batch = self.kept_batch, None
             attempt.gather(self.stepper, kept, retries.append)
             attempt.plan(self.stepper, state)
@@ -164,12 +164,12 @@ class Trainer:
         self._keep_refused(attempt, progress)
         if self.stop.asked and not attempt.look:
             self._publish_between(progress, attempt)
-            raise Abandoned
+            raise StopTraining
         self._record(attempt)
         row = self._row(attempt, progress, attempt.state(state))
         best_step, best_accuracy = progress.best_step, progress.best_accuracy
         if config.evaluation.every and ((number + 1) % config.evaluation.every == 0 or number + 1 == config.steps):
-            with self._giving_way(progress, attempt), attempt.watch.stage("evaluate"):
+            with self.save_on_interrupt(progress, attempt), attempt.watch.stage("evaluate"):
                 accuracy = self.evaluate(final=False)
             row |= {f"held_out/{name}": value for name, value in accuracy.to_json().items()}
             if accuracy.sampled > best_accuracy:
@@ -177,8 +177,8 @@ class Trainer:
         self.watch.add(attempt.watch)
         self.folder.append("metrics.jsonl", row)
         self.folder.append("timing.jsonl", {"step": number + 1, "seconds": attempt.watch.seconds})
-        self.listener.stepped(row, attempt.watch.total)
-        watchdog = self._judge(attempt, row, Watchdog.from_json(progress.guard))
+        self.callback.on_step_end(row, attempt.watch.total)
+        watchdog = self._judge(attempt, row, RunHealth.from_json(progress.guard))
         done = Progress(
             step=number + 1,
             rollouts_used=row["rollouts_used"],
@@ -207,12 +207,12 @@ class Trainer:
         )
 
     @contextmanager
-    def _giving_way(self, progress: Progress, attempt: Attempt | None = None) -> Iterator[None]:
+    def save_on_interrupt(self, progress: Progress, attempt: Attempt | None = None) -> Iterator[None]:
         """For work that can be done again: where a stop is asked for, or a problem cannot be asked, publish where the run stands."""
         try:
-            with self.stop.abandonable(allowed=attempt is None or not attempt.look):
+            with self.stop.interruptible(allowed=attempt is None or not attempt.look):
                 yield
-        except (Abandoned, ConfigError):
+        except (StopTraining, ConfigError):
             self._publish_between(progress, attempt)
             raise
 
@@ -226,7 +226,7 @@ class Trainer:
 
     def _publish(self, progress: Progress, buffered: BufferedBatch | None = None) -> None:
         """With the generators as they were at that place. Weights that are spoilt would push the good ones out."""
-        if not all(bool(parameter.isfinite().all()) for parameter in trained_parameters(self.policy.model).values()):
+        if not all(bool(parameter.isfinite().all()) for parameter in trainable_parameters(self.policy.model).values()):
             raise GuardError("weights are not finite, so they are not saved; the newest checkpoint is from before")
         self.folder.sync()
         save_checkpoint(self.policy, self.stepper.optimizer, progress, self.folder.checkpoints, buffered, self.generators)
@@ -234,14 +234,14 @@ class Trainer:
 
     def _tell(self, number: int, kind: str, said: str, more: dict[str, Any] | None = None) -> None:
         self.folder.append_event(number + 1, kind, said, more)
-        self.listener.told(number + 1, kind, said)
+        self.callback.on_event(number + 1, kind, said)
 
     def _check_graded(self, attempt: Attempt, progress: Progress) -> None:
         gathered = attempt.gathered
         if gathered is None or not gathered.ungraded:
             return
         share = sum(gathered.ungraded.values()) / gathered.responses
-        said = ungraded_in_words(gathered.ungraded, share)
+        said = describe_ungraded(gathered.ungraded, share)
         self._tell(attempt.number, "ungraded", said, {"share": share, "reasons": dict(gathered.ungraded)})
         if share > self.config.guard.ungraded_share:
             self._publish(progress)
@@ -250,7 +250,7 @@ class Trainer:
     def _keep_refused(self, attempt: Attempt, progress: Progress) -> None:
         if (bad := attempt.refusal) is None:
             return
-        dump = dump_refused(self.stepper, progress, attempt, bad, self.folder.path, self.generators)
+        dump = dump_failed_batch(self.stepper, progress, attempt, bad, self.folder.path, self.generators)
         told = {"stage": bad.stage, "rows": list(bad.rows), "dump": f"guards/{dump.name}"}
         self._tell(attempt.number, "guard", f"{bad}. The update is refused; take it again with: tokencredit replay {dump}", told)
 
@@ -261,7 +261,7 @@ class Trainer:
         # A look holds copies of the weights.
         attempt.trained = None if attempt.trained is None else attempt.trained._replace(look=None)
 
-    def _row(self, attempt: Attempt, progress: Progress, state: StageState) -> dict[str, Any]:
+    def _row(self, attempt: Attempt, progress: Progress, state: MethodState) -> dict[str, Any]:
         gathered, used = attempt.gathered, progress.rollouts_used
         row: dict[str, Any] = {
             "step": attempt.number + 1,
@@ -274,7 +274,7 @@ class Trainer:
             row |= metrics.step_metrics(trained.credited, trained.plan, trained.result, correction_level=self.config.correction.level)
         return row if attempt.refusal is None else row | {"refused": 1}
 
-    def _judge(self, attempt: Attempt, row: dict[str, Any], watchdog: Watchdog) -> Watchdog:
+    def _judge(self, attempt: Attempt, row: dict[str, Any], watchdog: RunHealth) -> RunHealth:
         trained = attempt.trained
         silent = attempt.refusal is None and (trained is None or not bool((trained.credited.credit != 0).any()))
         watchdog.count(refused=attempt.refusal is not None, silent=silent)
@@ -282,7 +282,7 @@ class Trainer:
             self._tell(attempt.number, "warning", said)
         return watchdog
 
-    def _end_step(self, done: Progress, watchdog: Watchdog, row: dict[str, Any]) -> None:
+    def _end_step(self, done: Progress, watchdog: RunHealth, row: dict[str, Any]) -> None:
         """Publish where that is due; stop where going on is hopeless or somebody asked."""
         config, guard = self.config, self.config.guard
         if watchdog.refused >= guard.refused_steps:
@@ -299,9 +299,9 @@ class Trainer:
         if regular or stopping or speechless or done.step == config.steps:
             self._publish(done)
         if speechless:
-            raise GuardError(silence_in_words(row.get("score", float("nan")), watchdog.silent))
+            raise GuardError(describe_silence(row.get("score", float("nan")), watchdog.silent))
         if stopping:
-            raise Abandoned
+            raise StopTraining
 
     def _result(self, progress: Progress, after: Accuracy) -> dict[str, Any]:
         result = {
@@ -319,19 +319,19 @@ class Trainer:
 
 
 def train(
-    config: TrainConfig, path: Path, listener: Listener | None = None, stop: StopRequest | None = None, *, resume: bool = False
+    config: TrainConfig, path: Path, callback: Callback | None = None, stop: StopSignal | None = None, *, resume: bool = False
 ) -> Outcome:
     """Train a configuration into the run folder at `path`; with `resume`, go on from its newest whole checkpoint."""
     if config.engine != "local":
         raise ConfigError(
             f"engine is {config.engine!r}, but this is the local engine; call tokencredit.integrations.{config.engine}.run.train"
         )
-    folder, listener, stop = RunFolder(path), listener or NobodyWatching(), stop or StopRequest()
-    with memory_in_words():
+    folder, callback, stop = RunDir(path), callback or NoCallback(), stop or StopSignal()
+    with oom_as_guard_error():
         if resume:
             with locked(path):
-                return Trainer(config, folder, resume=True).run(listener, stop)
+                return Trainer(config, folder, resume=True).run(callback, stop)
         trainer = Trainer(config, folder)
         folder.begin(to_toml(config), trainer.ways)
         with locked(path):
-            return trainer.run(listener, stop)
+            return trainer.run(callback, stop)

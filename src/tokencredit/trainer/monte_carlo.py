@@ -12,10 +12,10 @@ from torch import Tensor
 from tokencredit.config.train import TrainConfig
 from tokencredit.diagnose.common import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
-from tokencredit.forward.padded import gather_evidence, response_extent
+from tokencredit.forward.padded import response_extent, score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.branching import BranchPoint, solve_rates
-from tokencredit.rollout.generate import respond
+from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
@@ -34,13 +34,13 @@ class FreshResponses(NamedTuple):
     change: Float[Tensor, " tok"]
 
 
-class SampledEvidence(NamedTuple):
+class MonteCarloEvidence(NamedTuple):
     value: TokenValues | None = None
     drift: FreshResponses | None = None
     rollouts_used: int = 0
 
 
-NOTHING_SAMPLED = SampledEvidence()
+NOTHING_SAMPLED = MonteCarloEvidence()
 
 
 def sample_evidence(
@@ -55,7 +55,7 @@ def sample_evidence(
     *,
     seed: int,
     only: Collection[str],
-) -> SampledEvidence:
+) -> MonteCarloEvidence:
     """What the budgets pay for and the findings asked for need; nothing by default."""
     knobs = config.diagnose
     value, drift, used = None, None, 0
@@ -66,7 +66,7 @@ def sample_evidence(
     if knobs.drift_budget and "drift" in only:
         drift, sampled = _fresh_responses(before, after, task, problems, config, seed=derive_seed(seed, "fresh"))
         used += sampled
-    return SampledEvidence(value, drift, used)
+    return MonteCarloEvidence(value, drift, used)
 
 
 def choose_tokens(table: TokenTable, change: Float[Tensor, " tok"], *, count: int, seed: int) -> list[int]:
@@ -119,7 +119,7 @@ def _fresh_responses(
     size = min(config.sampling.siblings, config.diagnose.drift_budget)
     asked = list(problems[: max(1, config.diagnose.drift_budget // size)])
     temperature = config.sampling.temperature
-    rollouts = respond(
+    rollouts = generate(
         before,
         task,
         asked,
@@ -132,7 +132,7 @@ def _fresh_responses(
     score = grade_rollouts(before, task, asked, rollouts)
     # In full precision, as the microscope measures.
     limits = {"temperature": temperature, "max_tokens": config.optimizer.max_tokens}
-    old, new = (gather_evidence(policy.model, rollouts, **limits) for policy in (before, after))
+    old, new = (score_rows(policy.model, rollouts, **limits) for policy in (before, after))
     row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
     inside = rollouts.mask
     nothing = torch.zeros(len(row), dtype=torch.float64)

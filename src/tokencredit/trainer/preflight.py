@@ -17,11 +17,11 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.run_dir import RunFolder
-from tokencredit.tasks import Conversing, DemonstratingTurns, GoldChecking, GoldReport, HeldOut, Problem, Task, marks_steps, revision_prompt
+from tokencredit.storage.run_dir import RunDir
+from tokencredit.tasks import DemonstratingTurns, GoldChecking, GoldReport, HeldOut, MultiTurn, Problem, Task, marks_steps, revision_prompt
 
 
-def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
+def check_model_and_task(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> None:
     """Refuse, before anything is written, a model that cannot read the task or a budget that cannot hold its prompts."""
     check_turns(task, config)
     prompts = [policy.ask(problem.prompt) for problem in problems]
@@ -53,7 +53,7 @@ def check_fit(policy: Policy, task: Task, problems: Sequence[Problem], config: T
 
 def check_turns(task: Task, config: TrainConfig) -> None:
     """Refuse, for a task of several turns, what takes a response to be written in one piece."""
-    if not isinstance(task, Conversing):
+    if not isinstance(task, MultiTurn):
         if lacking := [name for name in ("turns", "grade_turns") if hasattr(task, "reply") and not hasattr(task, name)]:
             raise ConfigError(
                 f"task {config.task.type!r} has a method reply but lacks {', '.join(lacking)}; docs/multi-turn.md has an example"
@@ -80,7 +80,7 @@ def check_turns(task: Task, config: TrainConfig) -> None:
 GOLD_FILE, NAMED = "gold.json", 3
 
 
-def check_gold(task: Task, folder: RunFolder) -> GoldReport | None:
+def check_gold(task: Task, folder: RunDir) -> GoldReport | None:
     """None where there is nothing to check, or where this run has checked before: then the same rows are left out again."""
     if not isinstance(task, GoldChecking):
         return None
@@ -98,7 +98,7 @@ def _read(path: Path) -> list[tuple[int, str]]:
         raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might ask other questions") from None
 
 
-def write_gold(report: GoldReport, folder: RunFolder) -> str | None:
+def write_gold(report: GoldReport, folder: RunDir) -> str | None:
     """Returns what a person should know of it."""
     said = None
     if report.failed:
@@ -143,7 +143,7 @@ def held_out_problems(config: TrainConfig, task: Task) -> list[Problem]:
     return task.problems(config.evaluation.final_problems, split="held-out", seed=derive_seed(seed, "held-out"))
 
 
-def keep_fingerprint(folder: RunFolder, found: dict[str, Any]) -> None:
+def keep_fingerprint(folder: RunDir, found: dict[str, Any]) -> None:
     """Write it where there is none; refuse to go on where it differs."""
     path = folder.path / DATA_FILE
     if not path.is_file():

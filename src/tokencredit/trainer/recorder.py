@@ -7,7 +7,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline import metrics
 from tokencredit.policy.policy import Policy
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Task
 from tokencredit.trainer.findings import judge
 from tokencredit.trainer.step import TrainedBatch
@@ -19,13 +19,13 @@ def is_due(every: int, step: int, steps: int) -> bool:
     return every > 0 and (step % every == 0 or step in (1, steps))
 
 
-def entropy_history(folder: RunFolder, before: int | None = None) -> list[tuple[int, float]]:
+def entropy_history(folder: RunDir, before: int | None = None) -> list[tuple[int, float]]:
     """(training step, mean entropy) as recorded, up to a step that is not included."""
     rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
     return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
 
 
-def diagnosis_rollouts(folder: RunFolder) -> int:
+def diagnosis_rollouts(folder: RunDir) -> int:
     """What looks sampled by themselves; none of it was trained on."""
     return sum(_rollouts_of(file) for _, file in folder.step_files("findings") if file.suffix == ".json")
 
@@ -37,7 +37,7 @@ def _rollouts_of(file: Path) -> int:
         raise ConfigError(f"{file} is damaged: {problem}; remove it to go on without its count") from None
 
 
-def record_step(folder: RunFolder, policy: Policy, task: Task, config: TrainConfig, step: int, trained: TrainedBatch) -> None:
+def record_step(folder: RunDir, policy: Policy, task: Task, config: TrainConfig, step: int, trained: TrainedBatch) -> None:
     """Of training step `step`, counted from 1."""
     folder.append_plan(step, trained.plan)
     if trained.look is None and not is_due(config.tokens_every, step, config.steps):

@@ -9,7 +9,7 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.storage.checkpoints import newest_whole, set_aside
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.checkpoint import Progress, load_progress
 
 
@@ -21,7 +21,7 @@ class ResumePoint(NamedTuple):
     changed: dict[str, tuple[Any, Any]]
 
 
-def find_resume_point(folder: RunFolder, config: TrainConfig) -> ResumePoint:
+def find_resume_point(folder: RunDir, config: TrainConfig) -> ResumePoint:
     """Reads only. A folder whose checkpoints are all damaged is refused: beginning again would throw its record away."""
     found = newest_whole(folder.checkpoints)
     if found.newest is None and (found.damaged or _holds_others(folder.checkpoints)):
@@ -36,18 +36,18 @@ def _holds_others(checkpoints: Path) -> bool:
     return any(path.is_dir() and not path.name.endswith((".partial", ".removed")) for path in checkpoints.glob("*"))
 
 
-def go_on_from(point: ResumePoint, folder: RunFolder, config: TrainConfig, ways: Mapping[str, Any]) -> list[str]:
+def continue_from(point: ResumePoint, folder: RunDir, config: TrainConfig, ways: Mapping[str, Any]) -> list[str]:
     """From here on the folder changes: damaged checkpoints are set aside, and what came after the good one is forgotten.
 
     `ways`: those that the run takes from here on, perhaps on another machine. Returns what a person should know of it.
     """
     step, optimizer_step = (0, 0) if point.progress is None else point.progress.place
-    folder.rewind(step)
+    folder.truncate_after(step)
     told: list[str] = []
     for path, wrong in point.damaged.items():
         told.append(f"checkpoint {path.name} was passed over: {wrong}; what is left of it is in {set_aside(path).name}")
         folder.append_event(step, "damaged", told[-1])
-    folder.retire_result(config.steps)
+    folder.archive_result(config.steps)
     if point.changed:
         folder.write_config(to_toml(config))
     folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed, "ways": ways})

@@ -10,11 +10,11 @@ from types import FrameType
 STOPPING = b"\nstopping when the step or the look that is under way is done; once more leaves at once\n"
 
 
-class Abandoned(BaseException):
+class StopTraining(BaseException):
     """A stop was asked for in the middle of work that may be thrown away and done again."""
 
 
-class StopRequest:
+class StopSignal:
     def __init__(self) -> None:
         self.number: int | None = None
         self._abandonable = False
@@ -31,10 +31,10 @@ class StopRequest:
         self.number = number
         if self._abandonable:
             self._abandonable = False
-            raise Abandoned
+            raise StopTraining
 
     @contextmanager
-    def abandonable(self, allowed: bool = True) -> Iterator[None]:
+    def interruptible(self, allowed: bool = True) -> Iterator[None]:
         """Work that moves no weights and writes no file: a stop need not wait for its end."""
         if not allowed:
             yield
@@ -50,16 +50,16 @@ class StopRequest:
 
     def _give_way(self) -> None:
         if self.asked:
-            raise Abandoned
+            raise StopTraining
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
-    request = StopRequest()
+def handle_stop_signals() -> Iterator[StopSignal]:
+    request = StopSignal()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.asked:
-            leave_at_once(128 + number)
+            exit_immediately(128 + number)
         # Not print: the signal may have come in the middle of one.
         os.write(2, STOPPING)
         request.ask(number)
@@ -72,7 +72,7 @@ def listening() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def leave_at_once(code: int) -> None:
+def exit_immediately(code: int) -> None:
     """No clean-up runs: what is half-written has another name, and children die with this process. The cursor is given back."""
     if sys.stdout.isatty():
         os.write(sys.stdout.fileno(), b"\x1b[?25h\n")

@@ -19,27 +19,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.memory import Tell, silent
-from tokencredit.forward.modes import Passes, choose_passes, recomputable_layers
-from tokencredit.forward.padded import TokenEvidence
-from tokencredit.optim.microscope import Lens, Microscope, memory_for_a_look
+from tokencredit.forward.memory import Notify, ignore
+from tokencredit.forward.modes import ForwardMode, choose_forward_mode, recomputable_layers
+from tokencredit.forward.padded import TokenScores
+from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.optim.update import TakenStep, as_result, as_taken, run_plan
+from tokencredit.optim.update import OptimizerStepResult, as_done, as_result, run_plan
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
-from tokencredit.pipeline.credit import NOTHING_SAMPLED, SampledEvidence, StageState
+from tokencredit.pipeline.credit import NOTHING_SAMPLED, ExtraEvidence, MethodState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
-from tokencredit.policy.prompting import prompted
+from tokencredit.policy.prompting import with_prompting
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.extra import gather_extra
 from tokencredit.rollout.grading import bonus, part_means
 from tokencredit.rollout.sampler import with_sampler
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_gold
@@ -56,13 +56,13 @@ class GatheredBatch(NamedTuple):
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
     score: Float[Tensor, " seq"]
-    evidence: TokenEvidence
+    evidence: TokenScores
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
     responses: int
     """Of these, the ones that answer prompts and were graded for training: without what evidence cost."""
     reference_logp: Float[Tensor, "seq tok"] | None = None
-    sampled: SampledEvidence = NOTHING_SAMPLED
+    sampled: ExtraEvidence = NOTHING_SAMPLED
     bonus: Float[Tensor, " seq"] | None = None
     """What a response earns beside its score."""
     extra: Mapping[str, float] = {}
@@ -81,7 +81,7 @@ class PlannedBatch(NamedTuple):
     gathered: GatheredBatch
     credited: Credited
     plan: StepPlan
-    state: StageState
+    state: MethodState
     """What the methods remember after this batch."""
 
 
@@ -100,7 +100,7 @@ class TrainedBatch(NamedTuple):
 
 class FinishedStep(NamedTuple):
     rollouts_used: int
-    state: StageState
+    state: MethodState
     trained: TrainedBatch | None
     """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
     extra: Mapping[str, float]
@@ -120,13 +120,13 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class _Scoring(TypedDict):
-    passes: Passes
-    tell: Tell
-    forget: Callable[[], None]
+    passes: ForwardMode
+    notify: Notify
+    free_memory: Callable[[], None]
 
 
-def make_lens(config: TrainConfig, *, seed: int) -> Lens:
-    return Lens(
+def make_lens(config: TrainConfig, *, seed: int) -> MicroscopeConfig:
+    return MicroscopeConfig(
         temperature=config.sampling.temperature,
         max_tokens=config.optimizer.max_tokens,
         gradient_clip=config.optimizer.gradient_clip,
@@ -151,24 +151,26 @@ class Stepper:
         self.reference = None
         if config.kl.beta > 0:
             self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
-        self.task: Task = TASKS[config.task.type](**knobs(config.task)) if task is None else task
-        self.policy = with_sampler(prompted(self.policy, config, self.task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
-        self.passes = choose_passes(config, self.policy.model)
+        self.task: Task = TASKS[config.task.type](**as_kwargs(config.task)) if task is None else task
+        self.policy = with_sampler(
+            with_prompting(self.policy, config, self.task), config.sampler, dtype=config.dtype, memory=config.vllm_memory
+        )
+        self.passes = choose_forward_mode(config, self.policy.model)
         self.pipeline = Pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
 
-    def check_gold(self, folder: RunFolder) -> GoldReport | None:
+    def check_gold(self, folder: RunDir) -> GoldReport | None:
         """Rows that fail are not asked, and not shown as examples either."""
         report = check_gold(self.task, folder)
-        self.policy = prompted(self.policy, self.config, self.task)
+        self.policy = with_prompting(self.policy, self.config, self.task)
         return report
 
-    def gather(self, number: int, watch: Stopwatch, tell: Tell = silent) -> GatheredBatch:
+    def gather(self, number: int, watch: Stopwatch, notify: Notify = ignore) -> GatheredBatch:
         """Sampled, graded and scored, for training step `number` counted from 0."""
         config, policy, pipeline = self.config, self.policy, self.pipeline
-        scoring = _Scoring(passes=self.passes, tell=tell, forget=policy.release)
+        scoring = _Scoring(passes=self.passes, notify=notify, free_memory=policy.release)
 
-        def score(rollouts: Rollouts) -> TokenEvidence:
+        def score(rollouts: Rollouts) -> TokenScores:
             pipeline.check_budget(rollouts)
             return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, **scoring)
 
@@ -218,7 +220,7 @@ class Stepper:
             rollouts_used=batch.rollouts_used + extra.rollouts_used,
         )
 
-    def plan(self, number: int, gathered: GatheredBatch, state: StageState, watch: Stopwatch) -> PlannedBatch:
+    def plan(self, number: int, gathered: GatheredBatch, state: MethodState, watch: Stopwatch) -> PlannedBatch:
         """Shaped, compared, credited and planned; the first number that is not finite refuses the batch."""
         pipeline, seed = self.pipeline, self.config.seed
         rollouts, evidence, reference = gathered.rollouts, gathered.evidence, gathered.reference_logp
@@ -229,7 +231,7 @@ class Stepper:
                 evidence,
                 state,
                 seed=derive_seed(seed, "credit", number),
-                facts=facts_of(self.policy),
+                facts=model_facts(self.policy),
                 reference_logp=reference,
                 sampled=gathered.sampled,
             )
@@ -244,9 +246,9 @@ class Stepper:
         watch: Stopwatch,
         *,
         look: bool = False,
-        taken: list[TakenStep] | None = None,
+        taken: list[OptimizerStepResult] | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
-        tell: Tell = silent,
+        notify: Notify = ignore,
     ) -> TrainedBatch | None:
         """The optimizer steps that are not taken yet, watched where asked; None for an empty plan."""
         if not planned.plan.steps:
@@ -266,11 +268,11 @@ class Stepper:
             stopwatch=watch,
             taken=taken,
             stop_asked=stop_asked,
-            tell=tell,
+            notify=notify,
         )
         return TrainedBatch(planned.gathered.problems, planned.credited, planned.plan, result, microscope)
 
-    def step(self, number: int, state: StageState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
+    def step(self, number: int, state: MethodState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
         """Training step `number`, counted from 0; with `look`, under the microscope."""
         gathered = self.gather(number, watch)
         if not gathered.problems:
@@ -303,11 +305,11 @@ def update(
     *,
     number: int,
     look: bool,
-    passes: Passes | None = None,
+    passes: ForwardMode | None = None,
     stopwatch: Stopwatch | None = None,
-    taken: list[TakenStep] | None = None,
+    taken: list[OptimizerStepResult] | None = None,
     stop_asked: Callable[[], bool] = lambda: False,
-    tell: Tell = silent,
+    notify: Notify = ignore,
 ) -> Updated:
     """The optimizer steps of training step `number`, watched where asked; `passes` where somebody has chosen them already."""
     if look:
@@ -330,13 +332,13 @@ def update(
             gradient_clip=config.optimizer.gradient_clip,
             dtype=config.dtype,
             recompute=config.optimizer.gradient_checkpointing,
-            passes=passes or choose_passes(config, policy.model),
+            passes=passes or choose_forward_mode(config, policy.model),
             max_tokens=config.optimizer.max_tokens,
             seed=seed,
             watch=None if microscope is None else microscope.watch,
             taken=taken,
             stop_asked=stop_asked,
-            tell=tell,
+            notify=notify,
         )
     return Updated(result, microscope)
 
@@ -350,24 +352,24 @@ class Attempt:
     watch: Stopwatch = field(default_factory=Stopwatch)
     gathered: GatheredBatch | None = None
     planned: PlannedBatch | None = None
-    taken: list[TakenStep] = field(default_factory=list)
+    taken: list[OptimizerStepResult] = field(default_factory=list)
     trained: TrainedBatch | None = None
     """None where nothing was learnt from: dynamic sampling or a balanced plan left nothing, or a guard refused all of it."""
     refusal: BadNumbersError | None = None
 
-    def gather(self, stepper: Stepper, kept: "StoredBatch | None", tell: Tell) -> None:
+    def gather(self, stepper: Stepper, kept: "StoredBatch | None", notify: Notify) -> None:
         """A new batch, or the one that a checkpoint kept."""
         if kept is not None:
-            self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_taken(kept.taken)
+            self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_done(kept.taken)
             # What the steps already taken did cannot be looked at any more.
             self.look = self.look and not self.taken
             return
         try:
-            self.gathered = stepper.gather(self.number, self.watch, tell)
+            self.gathered = stepper.gather(self.number, self.watch, notify)
         except BadNumbersError as bad:
             self.refusal = bad
 
-    def plan(self, stepper: Stepper, state: StageState) -> None:
+    def plan(self, stepper: Stepper, state: MethodState) -> None:
         if self.gathered is None or not self.gathered.problems or self.planned is not None:
             return
         try:
@@ -376,13 +378,15 @@ class Attempt:
         except BadNumbersError as bad:
             self.refusal = bad
 
-    def take(self, stepper: Stepper, stop_asked: Callable[[], bool], tell: Tell) -> None:
+    def take(self, stepper: Stepper, stop_asked: Callable[[], bool], notify: Notify) -> None:
         """Optimizer steps that stand before a refused one are taken and stay taken."""
         if self.planned is None:
             return
         heed = (lambda: False) if self.look else stop_asked
         try:
-            self.trained = stepper.take(self.number, self.planned, self.watch, look=self.look, taken=self.taken, stop_asked=heed, tell=tell)
+            self.trained = stepper.take(
+                self.number, self.planned, self.watch, look=self.look, taken=self.taken, stop_asked=heed, notify=notify
+            )
         except BadNumbersError as bad:
             self.refusal = bad
             if self.taken:
@@ -390,6 +394,6 @@ class Attempt:
                     self.planned.gathered.problems, self.planned.credited, self.planned.plan, as_result(self.taken), None
                 )
 
-    def state(self, before: StageState) -> StageState:
+    def state(self, before: MethodState) -> MethodState:
         """What the methods remember: a batch that moved nothing is forgotten."""
         return before if self.planned is None or (self.refusal is not None and not self.taken) else self.planned.state

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.distributed import Ranks, deal_micro_batches
+from tokencredit.pipeline.distributed import ProcessGroup, deal_micro_batches
 from tokencredit.pipeline.microbatch import MicroBatch, gather_rows, step_seed
 from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
@@ -35,7 +35,7 @@ Rows = dict[str, Any]
 """Tensors and lists whose first axis is the row; numbers and None are the batch's."""
 
 
-def join_ranks(rows: Rows, ranks: Ranks, *, pad_token: int) -> Rows:
+def join_ranks(rows: Rows, ranks: ProcessGroup, *, pad_token: int) -> Rows:
     """The rows of all ranks in their order, padded to one width."""
     if ranks.count == 1:
         return rows
@@ -113,7 +113,7 @@ def as_rollouts(whole: Rows, *, group_size: int, end_tokens: Sequence[int], own_
 
 
 def planned_micro_batches(
-    batch: PlannedBatch, built: AggregatedObjective, ranks: Ranks, *, accumulated: int, steps: int, seed: int, trimmed: bool
+    batch: PlannedBatch, built: AggregatedObjective, ranks: ProcessGroup, *, accumulated: int, steps: int, seed: int, trimmed: bool
 ) -> list[Rows]:
     """`accumulated` micro-batches for each of `steps` optimizer steps; a plan may leave the last ones empty."""
     made: list[Rows] = []

@@ -10,7 +10,7 @@ from trl import GRPOConfig
 from tokencredit.config import Recipe
 from tokencredit.errors import ConfigError
 from tokencredit.objective import TokenInputs
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.distributed import loadable
 from tokencredit.pipeline.microbatch import MicroBatch
 
@@ -31,7 +31,7 @@ def save(
     recipe: Recipe,
     args: GRPOConfig,
     step: int,
-    state: StageState,
+    state: MethodState,
     buffer: list[dict[str, Any]] | None,
 ) -> None:
     """Plain tensors and numbers only, so that loading runs nobody's code. A half-written file never has the name."""
@@ -54,7 +54,7 @@ def save(
 
 def load(
     checkpoint: Path, *, rank: int, ranks: int, recipe: Recipe, args: GRPOConfig, device: torch.device
-) -> tuple[int, StageState, list[dict[str, Any]] | None]:
+) -> tuple[int, MethodState, list[dict[str, Any]] | None]:
     """Micro-steps done, what methods remember, and the micro-batches still to be used."""
     source = _path(checkpoint, rank)
     if not source.is_file():
@@ -74,7 +74,7 @@ def load(
             raise ConfigError(f"{name} is {getattr(args, name)}, but checkpoint {checkpoint} was written with {before}; use the same")
     buffer = content["buffer"]
     restored = None if buffer is None else [{**rows, "tokencredit": _micro_batch(rows["tokencredit"])} for rows in buffer]
-    return content["step"], StageState(**content["state"]), restored
+    return content["step"], MethodState(**content["state"]), restored
 
 
 def _plain(batch: MicroBatch) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tokencredit.integrations.trl.batch import Rows
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.credit import Crediting
-from tokencredit.pipeline.distributed import Ranks
+from tokencredit.pipeline.distributed import ProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
 IMAGES = (
@@ -33,7 +33,7 @@ class CreditLossTrainer(GRPOTrainer):
     """What `CreditGRPOTrainer` is, as far as a loss is concerned."""
 
     crediting: Crediting
-    ranks: Ranks
+    ranks: ProcessGroup
     _statistic: Any = None
 
     def _pass(self, model: Any, rows: Rows, **named: Any) -> tuple[Tensor, Tensor, Tensor | None]:

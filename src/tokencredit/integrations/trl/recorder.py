@@ -1,6 +1,7 @@
 """A run folder kept while TRL trains: a row, a plan and token files per training step, as the local engine writes them."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,20 +13,20 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.integrations.trl.batch import PlannedBatch
-from tokencredit.integrations.trl.run import RunTrainer
+from tokencredit.integrations.trl.trainer import CreditGRPOTrainer
 from tokencredit.pipeline.metrics import state_metrics, step_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.grading import part_means, reward_parts
 from tokencredit.storage.atomic import remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.callbacks import Listener
+from tokencredit.trainer.callbacks import Callback
 from tokencredit.trainer.checkpoint import Progress, save_model
 from tokencredit.trainer.evaluate import Accuracy
-from tokencredit.trainer.signals import StopRequest
+from tokencredit.trainer.signals import StopSignal
 from tokencredit.trainer.token_table import label_tokens, token_columns
 from tokencredit.types import StepResult
 
@@ -35,22 +36,55 @@ UNKNOWN_TO_TRL = ("sampling/sampling_logp_difference/mean",)
 """The trainer is the sampler and keeps no log-probs of sampling."""
 
 
+class RunTrainer(CreditGRPOTrainer):
+    """Reads prompts as the local engine does, keeps the last batch for the record, and stops where a number broke down."""
+
+    def __init__(self, *given: Any, policy: Policy, **named: Any) -> None:
+        self.policy, self.stopwatch = policy, Stopwatch()
+        self.batch: PlannedBatch | None = None
+        super().__init__(*given, **named)
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return [self.policy.ask(prompt) for prompt in prompts], None, {}
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> PlannedBatch:
+        with self.stopwatch.stage("rollouts"):
+            batch = super()._generate_and_score_completions(inputs)
+        self.batch = batch
+        return batch
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """The run folder says what was trained, on what and how."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Weights that share their storage with others are saved once, which is no reason to warn."""
+        shared = getattr(self.model, "_tied_weights_keys", None) or ()
+        missing = [name for name in load_result.missing_keys if name not in shared]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        norm: Any = super()._clip_grad_norm(model)
+        if not math.isfinite(norm):
+            raise GuardError(f"gradient norm is {float(norm)} in optimizer step {self.state.global_step + 1}; this step was not taken")
+        return norm
+
+
 class Recorder(TrainerCallback):
     """Hears every optimizer step and acts after the last one of a batch. Every process evaluates; the first one writes."""
 
     def __init__(
         self,
         config: TrainConfig,
-        folder: RunFolder,
+        folder: RunDir,
         task: Task,
         problems: Sequence[Sequence[Problem]],
         progress: Progress,
         evaluate: Callable[[], Accuracy],
-        listener: Listener,
-        stop: StopRequest,
+        callback: Callback,
+        stop: StopSignal,
     ) -> None:
         self.config, self.folder, self.task, self.problems, self.progress = config, folder, task, problems, progress
-        self.evaluate, self.listener, self.stop = evaluate, listener, stop
+        self.evaluate, self.callback, self.stop = evaluate, callback, stop
         self.told: list[dict[str, float]] = []
         self.interrupted = False
         self.watch = Stopwatch()
@@ -69,7 +103,7 @@ class Recorder(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """What a checkpoint holds has been loaded by now, so nothing stands in the way of going on from it."""
         if self.writes:
-            self.folder.rewind(self.progress.step)
+            self.folder.truncate_after(self.progress.step)
         self.began = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -111,7 +145,7 @@ class Recorder(TrainerCallback):
         if self.writes:
             self.folder.append("metrics.jsonl", row)
             self.folder.append("timing.jsonl", {"step": step, "seconds": watch.seconds})
-        self.listener.stepped(row, watch.total)
+        self.callback.on_step_end(row, watch.total)
         self.progress = Progress(
             step=step,
             rollouts_used=rollouts_used,
@@ -155,7 +189,7 @@ class Recorder(TrainerCallback):
         self.began = time.perf_counter()
 
 
-def save_best(policy: Policy, folder: RunFolder, step: int) -> None:
+def save_best(policy: Policy, folder: RunDir, step: int) -> None:
     """Beside TRL's own checkpoints, under the name the local engine would give it; the best before it goes afterwards."""
     best = folder.checkpoints / Place(step).name
     if best.exists():
@@ -191,7 +225,7 @@ def _measured(batch: PlannedBatch, told: Sequence[dict[str, float]], config: Tra
     return row if _is_scored(batch) else row | {name: taken[0][name] for name in ("entropy", "kl") if name in row}
 
 
-def last_whole_checkpoint(folder: RunFolder) -> tuple[Path, Progress]:
+def last_whole_checkpoint(folder: RunDir) -> tuple[Path, Progress]:
     found = folder.checkpoints.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{PROGRESS_FILE}")
     numbered = {int(file.parent.name.rsplit("-", 1)[1]): file for file in found}
     for number in sorted(numbered, reverse=True):

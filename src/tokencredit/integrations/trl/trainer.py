@@ -18,15 +18,15 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from tokencredit.config.resolve import RecipeSource, read_recipe
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.trl import checkpoint as saved
 from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
 from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
 from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
 from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
-from tokencredit.pipeline.credit import Crediting, ModelFacts, StageState
-from tokencredit.pipeline.distributed import ALONE, ProcessGroup, Ranks
+from tokencredit.pipeline.credit import Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 
@@ -48,11 +48,11 @@ class CreditGRPOTrainer(CreditLossTrainer):
         self._passes: PassWatch | None = None
         super().__init__(model, reward_funcs, settings.args, *rest, **named)
         self.recipe = settings.recipe
-        self.stage_state = StageState()
+        self.stage_state = MethodState()
         self.crediting = Crediting(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
         refuse_lone_processes(self.accelerator.num_processes)
         several = self.accelerator.num_processes > 1
-        self.ranks: Ranks = ProcessGroup(device=self.accelerator.device) if several else ALONE
+        self.ranks: ProcessGroup = TorchProcessGroup(device=self.accelerator.device) if several else SINGLE_PROCESS
         check_credit_reaches_gradient(self, self.crediting.objective)
 
     def _calculate_rewards(self, *given: Any) -> Tensor:
@@ -103,7 +103,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         )
         unknown = torch.zeros(rollouts.mask.shape, device=rollouts.mask.device)
         logp, entropy = (whole.get(name, unknown).float().where(rollouts.mask, 0.0) for name in ("scored_logp", "entropy"))
-        evidence = TokenEvidence(logp, entropy, None if scored_pass is None else scored_pass.hidden)
+        evidence = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
         reference = whole.get("ref_per_token_logps")
         scored = self.crediting.shape_reward(rollouts, self._score(), logp, reference)
         credited, state = self.crediting.credit_tokens(
@@ -144,7 +144,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         weighted = (self._rewards_per_func * self.reward_weights.to(self._rewards_per_func.device)).nansum(1)
         return weighted.where(~self._rewards_per_func.isnan().all(1), torch.nan).float()
 
-    def _tell(self, batch: PlannedBatch, mode: str, state: StageState) -> None:
+    def _tell(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
         """Metrics, and in the table of completions the numbers that are trained on in place of TRL's own."""
         for name, value in (credit_metrics(batch.credited, batch.plan) | state_metrics(state)).items():
             self._metrics[mode][f"tokencredit/{name}"].append(float(value))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tokencredit.credit import CreditOutcome
 from tokencredit.errors import GuardError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.hooks.responses import group_numbers
-from tokencredit.pipeline.credit import CreditedBatch, Crediting, ModelFacts, StageState
+from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
 from tokencredit.pipeline.distributed import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed
 from tokencredit.types import Credited, Rollouts, StepPlan
@@ -49,11 +49,11 @@ class DriverBatch(NamedTuple):
 
 
 def credit_batch(
-    crediting: Crediting, batch: DriverBatch, state: StageState, *, seed: int, end_tokens: Sequence[int], ask_workers: AskWorkers
+    crediting: Crediting, batch: DriverBatch, state: MethodState, *, seed: int, end_tokens: Sequence[int], ask_workers: AskWorkers
 ) -> CreditedBatch:
     rollouts = batch.rollouts(end_tokens)
     logp, entropy = (value.float().where(rollouts.mask, 0.0) for value in (batch.old_logp, batch.entropy))
-    evidence, reference = TokenEvidence(logp, entropy, None), batch.reference_logp
+    evidence, reference = TokenScores(logp, entropy, None), batch.reference_logp
     scored = crediting.shape_reward(rollouts, batch.score.float(), logp, reference)
     if not crediting.keeps_hidden:
         facts = ModelFacts(end_tokens=tuple(end_tokens))
@@ -62,7 +62,7 @@ def credit_batch(
     coefficient = ask_workers(compared.advantage).to(compared.advantage.dtype).where(rollouts.loss_mask, 0.0)
     assigned = CreditOutcome(coefficient * compared.advantage[:, None], coefficient, state.credit)
     credited = crediting.collect(scored, evidence, compared.advantage, assigned, reference)
-    return CreditedBatch(credited, StageState(compared.state, assigned.state))
+    return CreditedBatch(credited, MethodState(compared.state, assigned.state))
 
 
 class Dealt(NamedTuple):

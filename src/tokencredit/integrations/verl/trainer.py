@@ -19,7 +19,7 @@ from tokencredit.integrations.support import MODE
 from tokencredit.integrations.verl.batch import DriverBatch, credit_batch, deal
 from tokencredit.integrations.verl.settings import settle
 from tokencredit.integrations.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
-from tokencredit.pipeline.credit import Crediting, StageState
+from tokencredit.pipeline.credit import Crediting, MethodState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited
@@ -37,7 +37,7 @@ class CreditTrainer(PPOTrainerSync):
         super().__init__(config)
         chosen = self.settings
         self.crediting = Crediting(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
-        self.stage_state = StageState()
+        self.stage_state = MethodState()
 
     def on_init_end(self) -> None:
         self.actor_rollout_wg.set_loss_fn(CreditLoss(self.settings.recipe, max_new_tokens=self.settings.max_new_tokens))
@@ -178,7 +178,7 @@ class CreditTrainer(PPOTrainerSync):
         content = json.loads((folder / STATE).read_text())
         if content["recipe"] != json.loads(json.dumps(self.settings.recipe.model_dump())):
             raise ConfigError(f"checkpoint {folder} was written with another recipe; resume with the same one")
-        self.stage_state = StageState(**content["state"])
+        self.stage_state = MethodState(**content["state"])
 
 
 def register() -> None:

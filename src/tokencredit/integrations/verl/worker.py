@@ -27,7 +27,7 @@ from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
 from tokencredit.pipeline.credit import Crediting, own_part
-from tokencredit.pipeline.distributed import ProcessGroup
+from tokencredit.pipeline.distributed import TorchProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
 FIELD = "tokencredit_"
@@ -129,8 +129,8 @@ class CreditEngine(FSDPEngineWithLMHead):
             super().forward_backward_batch(data, record, forward_only=True)
         return step_statistic(loss.built.objective, seen, self._ranks())
 
-    def _ranks(self) -> ProcessGroup:
-        return ProcessGroup(self.get_data_parallel_group(), device=get_device_name())
+    def _ranks(self) -> TorchProcessGroup:
+        return TorchProcessGroup(self.get_data_parallel_group(), device=get_device_name())
 
     def _assign(self, data: TensorDict) -> dict[str, Any]:
         """Coefficients of this rank's tokens from the hidden states kept before; statistics are merged over all ranks."""

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.kernels import why_no_triton
+from tokencredit.kernels import triton_unavailable_reason
 from tokencredit.kernels.delta import reference
 
 
 @cache
 def _kernels() -> ModuleType | None:
-    if why_no_triton() is not None:
+    if triton_unavailable_reason() is not None:
         return None
     from tokencredit.kernels.delta import triton_sweeps
 

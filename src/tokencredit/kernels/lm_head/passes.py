@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tokencredit.kernels import why_no_triton
+from tokencredit.kernels import triton_unavailable_reason
 from tokencredit.kernels.lm_head import chunked, reference
 from tokencredit.kernels.lm_head.precision import add_product_, compute_dtype, is_half, wide
 from tokencredit.kernels.lm_head.rule import BUFFER_BYTES, DEFAULT_RULE, HeadRule, HeadStatistics, blocks_for, check_rule, runs, to_logits_
@@ -74,7 +74,7 @@ Backend = Literal["auto", "plain", "chunked", "triton"]
 
 def _way(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
     if backend == "auto":
-        backend = "triton" if hidden.is_cuda and is_half(dtype) and why_no_triton() is None else "chunked"
+        backend = "triton" if hidden.is_cuda and is_half(dtype) and triton_unavailable_reason() is None else "chunked"
     if backend == "triton":
         return import_module("tokencredit.kernels.lm_head.triton_launch")
     if backend == "chunked":

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.storage.atomic import write_whole
-from tokencredit.text import nearest
+from tokencredit.storage.atomic import atomic_write
+from tokencredit.text import suggest
 
 if TYPE_CHECKING:
     from tokencredit.lab.speed.part import Shown
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"usage: tokencredit bench {{{','.join(KINDS)}}} [OPTIONS]\n\n{lines}")
         return EXIT_OK
     if arguments[0] not in KINDS:
-        raise ConfigError(f"no benchmark {arguments[0]!r}; {nearest(arguments[0], KINDS)}")
+        raise ConfigError(f"no benchmark {arguments[0]!r}; {suggest(arguments[0], KINDS)}")
     if arguments[0] == "credit":
         from tokencredit.lab.commands import bench_credit
 
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _write(path: Path | None, result: Mapping[str, Any]) -> None:
     if path is not None:
-        write_whole(path, json.dumps(result, indent=2) + "\n")
+        atomic_write(path, json.dumps(result, indent=2) + "\n")
 
 
 def _microscope(options: MicroscopeOptions) -> int:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tokencredit.commands.eval_settings import UNREAD, Asked, is_run, refuse_own_task, stored_layer
 from tokencredit.commands.flags import TABLES, chosen_types
 from tokencredit.commands.run_folder import check_new_file
-from tokencredit.config.messages import in_words
+from tokencredit.config.messages import as_config_error
 from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_fields, with_task_flags
 from tokencredit.config.train import CHOICES, TrainConfig
@@ -23,7 +23,7 @@ from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.credit.options import QUICK, USUAL, CreditOrder, check_order
 from tokencredit.lab.credit.recipes import Field, find_contenders
 from tokencredit.models import model_folder
-from tokencredit.storage.atomic import write_whole
+from tokencredit.storage.atomic import atomic_write
 
 USAGE = "tokencredit bench credit MODEL ... [CONFIG.toml ...] [OPTIONS]"
 DEFAULT_MODELS = ("steps-shift", "steps-sharpen")
@@ -129,7 +129,7 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
             description=f"{inspect.getdoc(CreditOptions)}\n\n--task.type: {', '.join(CHOICES['task'])}",
         )
     except ValidationError as problem:
-        raise in_words(problem) from None
+        raise as_config_error(problem) from None
     if options.asked.sampling.prompts != whole.sampling.prompts:
         raise ConfigError(f"sampling.prompts is {options.asked.sampling.prompts}, which bench credit does not read; see --prompts")
     if options.max_tokens <= options.asked.sampling.max_new_tokens:
@@ -153,15 +153,15 @@ def _order(options: CreditOptions) -> CreditOrder:
 
 def _measure(options: CreditOptions, order: CreditOrder, field: Field, configs: Sequence[TrainConfig]) -> int:
     """Everything that needs torch is loaded from here on."""
-    from tokencredit.forward.memory import memory_in_words
+    from tokencredit.forward.memory import oom_as_guard_error
     from tokencredit.lab.credit.run import run_credit
 
     def finished(result: Mapping[str, Any]) -> None:
         if options.json is not None:
-            write_whole(options.json, json.dumps(result, indent=2) + "\n")
+            atomic_write(options.json, json.dumps(result, indent=2) + "\n")
 
-    with memory_in_words(), _progress() as tell:
-        result = run_credit(configs, order, field, tell=tell, finished=finished)
+    with oom_as_guard_error(), _progress() as tell:
+        result = run_credit(configs, order, field, notify=tell, finished=finished)
     _show(result, examples=options.show_examples)
     if options.html is not None:
         from tokencredit.lab.pages.credit_bench import write_credit_page

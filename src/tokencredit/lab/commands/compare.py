@@ -12,11 +12,11 @@ from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
-from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, in_groups_by_no_wish_of_its_own, make_arm, read_recipes
+from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, make_arm, read_recipes, warn_if_group_size_overrides_recipe
 from tokencredit.lab.compare.design import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
 from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
 from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
-from tokencredit.lab.compare.runner import NowAndThen, execute, failures_of, refuse_in_use
+from tokencredit.lab.compare.runner import Throttle, execute, failures_of, refuse_in_use
 from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
 from tokencredit.models import anchored, pinned_name
 from tokencredit.report.methods import flat
@@ -77,11 +77,11 @@ class Comparison:
         configure = _configurator(files, rest, save_best=options.keep_models)
         arms = [make_arm(one, configure) for one in wanted]
         reference = choose_reference(options.reference, arms)
-        in_groups = [in_groups_by_no_wish_of_its_own(one, arm) for one, arm in zip(wanted, arms, strict=True)]
+        in_groups = [warn_if_group_size_overrides_recipe(one, arm) for one, arm in zip(wanted, arms, strict=True)]
         self.remarks = [remark for remark in in_groups if remark is not None]
         self.trained: set[Key] = set()
         """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
-        self.keep_told = NowAndThen(lambda: write_document(self._document(), self.out))
+        self.keep_told = Throttle(lambda: write_document(self._document(), self.out))
         """A study of hours can be looked at, and is not lost, before it ends."""
         self.design = make_design(
             arms,

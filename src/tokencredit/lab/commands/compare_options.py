@@ -21,7 +21,7 @@ from tokencredit.lab.compare.design import PlannedRun
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
 from tokencredit.report.format import duration
-from tokencredit.text import visible
+from tokencredit.text import sanitize
 
 USAGE = "tokencredit compare [CONFIG.toml ...] [OPTIONS]"
 NOT_HANDED_ON = {
@@ -148,7 +148,7 @@ class AllRuns:
     def _say(self, line: str, style: str = "") -> None:
         ending = "" if self.bar is not None else f" ({self._left()})"
         place = f"{self.found + self.trained}/{self.total}"
-        self.console.print(visible(f"{place} {line}{ending}"), style=style, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(sanitize(f"{place} {line}{ending}"), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

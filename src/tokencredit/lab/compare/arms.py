@@ -10,7 +10,7 @@ from tokencredit.config.resolve import overlay, validated
 from tokencredit.config.syntax import Wanted, as_layer, read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
 """Everything else is the same for all, or they would not be compared on the same thing.
@@ -58,7 +58,7 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     return validated(overlay(config.model_dump(), as_layer(settings)))
 
 
-def in_groups_by_no_wish_of_its_own(wanted: Wanted, arm: Arm) -> str | None:
+def warn_if_group_size_overrides_recipe(wanted: Wanted, arm: Arm) -> str | None:
     """A recipe made for one response to a prompt, under a file or flag that names a group size for all; in words."""
     size = arm.config.sampling.group_size
     made_for_it = not RECIPES[wanted.recipe].asks_once or arm.config.needs_siblings() is not None
@@ -75,5 +75,5 @@ def choose_reference(asked: str | None, arms: Sequence[Arm]) -> str:
     """The one asked for; else dapo if it takes part, else the first."""
     labels = [arm.label for arm in arms]
     if asked is not None and asked not in labels:
-        raise ConfigError(f"reference {shortened(asked)} is not among the recipes; {nearest(asked, labels)}")
+        raise ConfigError(f"reference {shortened(asked)} is not among the recipes; {suggest(asked, labels)}")
     return asked or ("dapo" if "dapo" in labels else labels[0])

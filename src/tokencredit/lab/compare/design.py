@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.lab.compare.arms import RATE, Arm, with_settings
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 TUNING_SEEDS_FROM = 10_000
 LONGEST_NAME = 60
@@ -119,7 +119,7 @@ def _check_finalists(finalists: int | None, always: Sequence[str], labels: Seque
         raise ConfigError(f"finalists is {finalists}, but they are chosen by tuning; give several rates")
     for label in always:
         if label not in labels:
-            raise ConfigError(f"always names {label!r}, which is not among the recipes; {nearest(label, labels)}")
+            raise ConfigError(f"always names {label!r}, which is not among the recipes; {suggest(label, labels)}")
 
 
 def tuning_runs(design: Design) -> list[PlannedRun]:

@@ -12,8 +12,8 @@ from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
 from tokencredit.lab.compare.summary import summarize
 from tokencredit.lab.compare.tuning import standings, tune
-from tokencredit.storage.atomic import write_whole
-from tokencredit.text import nearest
+from tokencredit.storage.atomic import atomic_write
+from tokencredit.text import suggest
 
 JSON_FILE, PAGE_FILE = "comparison.json", "comparison.html"
 THRESHOLD = 0.8
@@ -108,7 +108,7 @@ def read_document(out: Path, *, threshold: float | None = None, reference: str |
             raise KeyError(f"without {', '.join(absent)}")
         design = told["design"]
         if reference is not None and reference not in design["recipes"]:
-            raise ConfigError(f"reference {reference!r} is not among the recipes; {nearest(reference, design['recipes'])}")
+            raise ConfigError(f"reference {reference!r} is not among the recipes; {suggest(reference, design['recipes'])}")
         design |= {"threshold": design["threshold"] if threshold is None else threshold, "reference": reference or design["reference"]}
         return concluded(told)
     except ConfigError:
@@ -120,4 +120,4 @@ def read_document(out: Path, *, threshold: float | None = None, reference: str |
 
 
 def write_document(told: Mapping[str, Any], out: Path) -> None:
-    write_whole(out / JSON_FILE, json.dumps(told, indent=1, allow_nan=False) + "\n")
+    atomic_write(out / JSON_FILE, json.dumps(told, indent=1, allow_nan=False) + "\n")

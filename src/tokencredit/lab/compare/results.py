@@ -18,7 +18,7 @@ from tokencredit.config.resolve import read_toml, validated
 from tokencredit.config.resume import SAVING, changes
 from tokencredit.errors import ConfigError
 from tokencredit.lab.compare.design import PlannedRun
-from tokencredit.storage.run_dir import RunFolder
+from tokencredit.storage.run_dir import RunDir
 
 SOURCE = Path(__file__).resolve().parents[4]
 PACKAGE = "src/tokencredit"
@@ -110,7 +110,7 @@ def look(folder: Path, planned: PlannedRun, code: Code) -> Found:
 
 
 def read_row(folder: Path, planned: PlannedRun, result: dict[str, Any]) -> Row:
-    metrics = RunFolder(folder).read("metrics.jsonl")
+    metrics = RunDir(folder).read("metrics.jsonl")
     if [row["step"] for row in metrics] != list(range(1, planned.config.steps + 1)) or result["steps"] != planned.config.steps:
         raise _UnreadableError(folder)
     environment, data = _read_json(folder / "env.json"), _read_json(folder / "data.json")

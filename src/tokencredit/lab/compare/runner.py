@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tokencredit.config.resolve import to_toml
 from tokencredit.lab.compare.design import PlannedRun
-from tokencredit.storage.atomic import remove_folder, write_whole
+from tokencredit.storage.atomic import atomic_write, remove_folder
 from tokencredit.storage.lock import locked
 
 LAST_WORDS = 2000
@@ -127,7 +127,7 @@ def _start(run: PlannedRun, out: Path, command: Callable[[PlannedRun, Path], lis
     folder = out / run.path
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear(run, out)
-    write_whole(beside_run(run, out, ".toml"), to_toml(run.config))
+    atomic_write(beside_run(run, out, ".toml"), to_toml(run.config))
     threads = {"OMP_NUM_THREADS": str(run.config.threads)} if run.config.threads else {}
     with beside_run(run, out, ".txt").open("wb") as said:
         # A session of its own: an interrupt from the keyboard reaches us alone, and we pass it on.
@@ -153,7 +153,7 @@ def _conclude(one: Started, out: Path, *, keep_models: bool) -> Failure | None:
         return None
     said = beside_run(one.run, out, ".txt").read_bytes()[-LAST_WORDS:].decode("utf-8", "replace").strip()
     failure = Failure(one.run, code, said or "it printed nothing")
-    write_whole(beside_run(one.run, out, ".failed.json"), json.dumps({"code": code, "said": failure.said}) + "\n")
+    atomic_write(beside_run(one.run, out, ".failed.json"), json.dumps({"code": code, "said": failure.said}) + "\n")
     return failure
 
 
@@ -193,7 +193,7 @@ LEAST = 30.0
 SHARE = 0.05
 
 
-class NowAndThen:
+class Throttle:
     """Acts when it is called, but not before `least` seconds have passed, nor for more than `share` of the time."""
 
     def __init__(

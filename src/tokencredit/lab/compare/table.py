@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tokencredit.lab.compare.pairs import TOLD
 from tokencredit.lab.pages import effects
-from tokencredit.text import brief, visible
+from tokencredit.text import brief, sanitize
 
 
 def print_comparison(told: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ Lines = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def _name(one: dict[str, Any]) -> str:
-    return visible(one["recipe"]) + (" (A/A control)" if one["control"] else "")
+    return sanitize(one["recipe"]) + (" (A/A control)" if one["control"] else "")
 
 
 def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
@@ -103,18 +103,18 @@ def _rates(tuned: Sequence[dict[str, Any]], rates: Sequence[float]) -> Lines:
     for one in tuned:
         areas = {found["rate"]: found["area"] for found in one["areas"]}
         best = "–" if one["best"] is None else f"{one['best']:g}" + (" (edge)" if one["at_edge"] else "")
-        rows.append((visible(one["recipe"]), visible(one["base"]), *(effects.share(areas[rate]) for rate in rates), best))
+        rows.append((sanitize(one["recipe"]), sanitize(one["base"]), *(effects.share(areas[rate]) for rate in rates), best))
     return headings, rows
 
 
 def _standings(standing: Sequence[dict[str, Any]]) -> Lines:
-    rows = [(visible(one["recipe"]), effects.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
+    rows = [(sanitize(one["recipe"]), effects.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
     return ("recipe", "area", "went on"), rows
 
 
 def _print(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     frame = box.HEAVY_HEAD if console.is_terminal else None
-    table = Table(title=visible(title), title_justify="left", box=frame, pad_edge=console.is_terminal)
+    table = Table(title=sanitize(title), title_justify="left", box=frame, pad_edge=console.is_terminal)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", overflow="fold")
     for row in rows:

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.generate import ROWS_AT_ONCE, respond
+from tokencredit.rollout.generate import ROWS_AT_ONCE, generate
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout.scoring import Pipeline
@@ -28,7 +28,7 @@ class Drawn(NamedTuple):
     problems: Sequence[Problem]
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
-    evidence: TokenEvidence
+    evidence: TokenScores
     score: Float[Tensor, " seq"]
 
 
@@ -39,7 +39,7 @@ def draw_batch(
     problems = task.problems(prompts, split="train", seed=derive_seed(config.seed, f"{purpose}-prompts", number))
     pipeline = Pipeline(config)
     in_a_pass = pipeline.scores_in_a_pass
-    rollouts, evidence = respond(
+    rollouts, evidence = generate(
         policy,
         task,
         problems,

@@ -15,7 +15,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.lab.credit.batch import Drawn, Facts, draw_batch
 from tokencredit.lab.credit.gradients import Reference, ReferenceSum, alike, gradients_of, stretched, together
 from tokencredit.lab.credit.intervals import Paired, surviving_t
-from tokencredit.lab.credit.measure import Clock, Measured, Subject, Tell, everybody
+from tokencredit.lab.credit.measure import Clock, Measured, Notify, Subject, everybody
 from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import (
     Axes,
@@ -122,7 +122,7 @@ class _Batch(NamedTuple):
     ascents: Ascents
 
 
-def draw_reference(subject: Subject, order: CreditOrder, tell: Tell) -> tuple[Reference, Facts]:
+def draw_reference(subject: Subject, order: CreditOrder, notify: Notify) -> tuple[Reference, Facts]:
     policy, task, config = subject
     size = config.sampling.group_size
     wanted = order.reference // size
@@ -131,7 +131,7 @@ def draw_reference(subject: Subject, order: CreditOrder, tell: Tell) -> tuple[Re
     lots += lots % 2
     total, facts = ReferenceSum(policy, config), Facts()
     for number in range(lots):
-        tell("reference gradient", number, lots)
+        notify("reference gradient", number, lots)
         batch = draw_batch(policy, task, config, prompts=max(1, wanted // lots), purpose="reference", number=number)
         total.add(batch)
         facts = facts.with_batch(batch)
@@ -167,8 +167,8 @@ class _Collected:
         return {name: (self.products[first], means[first]) for name, first in leader.items()}
 
 
-def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measured, tell: Tell, clock: Clock) -> dict[str, Any]:
-    reference, facts = draw_reference(subject, order, tell)
+def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measured, notify: Notify, clock: Clock) -> dict[str, Any]:
+    reference, facts = draw_reference(subject, order, notify)
     clock.lap("reference")
     halves = halves_of(reference)
     if not halves.aa > 0 or not halves.bb > 0:
@@ -179,9 +179,9 @@ def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measur
     entropy_agreement = torch.nn.functional.cosine_similarity(*reference.entropy_halves, dim=0)
     record: dict[str, Any] = {"policy": facts.to_json(), "entropy_half_half_cosine": float(entropy_agreement)}
     dear = _too_dear(measured, order, len(measured.batch.score))
-    batches = list(_batches(subject, order, field, [*measured.assigned], {one.recipe for one in dear}, tell))
+    batches = list(_batches(subject, order, field, [*measured.assigned], {one.recipe for one in dear}, notify))
     clock.lap("batches")
-    found, leader = _over_batches(subject, batches, reference, tell)
+    found, leader = _over_batches(subject, batches, reference, notify)
     rollouts = order.batch_prompts * subject.config.sampling.group_size
     shown = [one.name for one in field.contenders if one.name in found]
     own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
@@ -190,7 +190,7 @@ def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measur
     clock.lap("batch gradients")
     left_out = dear
     if taught := _teaching_groups(measured):
-        found, leader = _over_groups(subject, measured, taught, reference, tell)
+        found, leader = _over_groups(subject, measured, taught, reference, notify)
         shown = [one.name for one in field.contenders if one.name in found] + [ORACLE]
         own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
         size, limit = subject.config.sampling.group_size, record["batches"]["baseline_limit"]
@@ -223,11 +223,11 @@ def _too_dear(measured: Measured, order: CreditOrder, rollouts: int) -> list[Lef
     ]
 
 
-def _batches(subject: Subject, order: CreditOrder, field: Field, known: Sequence[str], dear: set[str], tell: Tell) -> Iterator[_Batch]:
+def _batches(subject: Subject, order: CreditOrder, field: Field, known: Sequence[str], dear: set[str], notify: Notify) -> Iterator[_Batch]:
     policy, task, config = subject
     contenders = [one for one in everybody(field.contenders) if one.name in known and one.name not in dear]
     for number in range(order.batches):
-        tell("batches", number, order.batches)
+        notify("batches", number, order.batches)
         drawn = draw_batch(policy, task, config, prompts=order.batch_prompts, purpose="batch", number=number, keep_hidden=True)
         assign = Assigning(policy, task, drawn, config, seed=derive_seed(config.seed, "batch-credit", number))
         given = {one.name: assign(one) for one in contenders}
@@ -237,7 +237,7 @@ def _batches(subject: Subject, order: CreditOrder, field: Field, known: Sequence
 
 
 def _over_batches(
-    subject: Subject, batches: Sequence[_Batch], reference: Reference, tell: Tell
+    subject: Subject, batches: Sequence[_Batch], reference: Reference, notify: Notify
 ) -> tuple[dict[str, tuple[Sequence[Products], Products]], dict[str, str]]:
     """One backward pass for each different direction of a batch."""
     names = [name for name in batches[0].ascents if all(name in one.ascents for one in batches)]
@@ -246,7 +246,7 @@ def _over_batches(
     leader = together(same, sizes)
     collected = _Collected(reference)
     for number, (one, own) in enumerate(zip(batches, same, strict=True)):
-        tell("gradients", number, len(batches))
+        notify("gradients", number, len(batches))
         different = dict.fromkeys(own[name] for name in leader.values())
         found = gradients_of(subject.policy, one.drawn.rollouts, {name: one.ascents[name] for name in different}, subject.config)
         collected.add(
@@ -262,7 +262,7 @@ def _teaching_groups(measured: Measured) -> list[int]:
 
 
 def _over_groups(
-    subject: Subject, measured: Measured, taught: Sequence[int], reference: Reference, tell: Tell
+    subject: Subject, measured: Measured, taught: Sequence[int], reference: Reference, notify: Notify
 ) -> tuple[dict[str, tuple[Sequence[Products], Products]], dict[str, str]]:
     """Of the truth batch, one group at a time."""
     rollouts = measured.batch.rollouts
@@ -272,7 +272,7 @@ def _over_groups(
     different = {name: ascents[name] for name in dict.fromkeys(leader.values())}
     collected = _Collected(reference)
     for number, group in enumerate(taught):
-        tell("groups", number, len(taught))
+        notify("groups", number, len(taught))
         rows = (rollouts.group == group).nonzero()[:, 0]
         own = {name: ascent[rows] for name, ascent in different.items()}
         same = alike(own)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tokencredit.advantage.group import rloo_advantage
 from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost, trained_parameters
+from tokencredit.forward.padded import precision, response_extent, response_logits, row_cost, trainable_parameters
 from tokencredit.kernels import token_statistics
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.policy.policy import Policy
@@ -44,7 +44,7 @@ def _passes(policy: Policy, rollouts: Rollouts, config: TrainConfig, wanted: Boo
 
 
 def _flat(policy: Policy, output: Tensor, weight: Tensor, *, again: bool) -> Tensor:
-    parameters = list(trained_parameters(policy.model).values())
+    parameters = list(trainable_parameters(policy.model).values())
     found = torch.autograd.grad(output, parameters, weight.to(output), retain_graph=again, materialize_grads=True)
     return torch.cat([part.flatten() for part in found]).float()
 
@@ -53,7 +53,7 @@ def gradients_of(
     policy: Policy, rollouts: Rollouts, ascents: Mapping[str, Float[Tensor, "seq tok"]], config: TrainConfig
 ) -> dict[str, Float[Tensor, " par"]]:
     """sum_it a_it grad log pi(o_it) for each of several a."""
-    size = sum(parameter.numel() for parameter in trained_parameters(policy.model).values())
+    size = sum(parameter.numel() for parameter in trainable_parameters(policy.model).values())
     found = {name: torch.zeros(size, device=policy.device) for name in ascents}
     pushed = {name: (ascent != 0).any(1) for name, ascent in ascents.items()}
     wanted = torch.stack(list(pushed.values())).any(0)
@@ -90,7 +90,7 @@ class ReferenceSum:
     ENTROPY_EVERY = 4
 
     def __init__(self, policy: Policy, config: TrainConfig) -> None:
-        size = sum(parameter.numel() for parameter in trained_parameters(policy.model).values())
+        size = sum(parameter.numel() for parameter in trainable_parameters(policy.model).values())
         self.policy, self.config = policy, config
         self.sums = [torch.zeros(size, dtype=torch.float64, device=policy.device) for _ in range(2)]
         self.entropy_sums = [torch.zeros(size, dtype=torch.float64, device=policy.device) for _ in range(2)]

@@ -21,7 +21,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
 from tokencredit.trainer.token_table import label_tokens
 
-Tell = Callable[[str, int, int], None]
+Notify = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and of how much."""
 
 
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
     record: dict[str, Any]
 
 
-def measure_credit(subject: Subject, order: CreditOrder, field: Field, tell: Tell, clock: Clock) -> Measured:
+def measure_credit(subject: Subject, order: CreditOrder, field: Field, tell: Notify, clock: Clock) -> Measured:
     """Truth of one batch, and every contender's credit on that same batch."""
     policy, task, config = subject
     batch = draw_batch(policy, task, config, prompts=order.prompts, purpose="truth", keep_hidden=True)

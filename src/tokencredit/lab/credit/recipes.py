@@ -23,14 +23,14 @@ from tokencredit.forward.padded import row_cost
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.optim.update import step_kappa
 from tokencredit.pipeline.build import needed_evidence
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.extra import ExtraEvidence, gather_extra
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.rollout.extra import ExtraRollouts, gather_extra
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
-from tokencredit.trainer.preflight import check_fit
+from tokencredit.trainer.preflight import check_model_and_task
 
 BASELINE = "grpo"
 CONTROL = "grpo x random 0.8-1.2"
@@ -132,17 +132,17 @@ class Assigning:
 
     def __init__(self, policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, seed: int) -> None:
         self.policy, self.task, self.batch, self.config, self.seed = policy, task, batch, config, seed
-        self._sampled: dict[str, ExtraEvidence] = {}
+        self._sampled: dict[str, ExtraRollouts] = {}
 
     def why_not(self, contender: Contender) -> str | None:
         """Why model and task do not suit the recipe; None: they do."""
         try:
-            check_fit(self.policy, self.task, self.batch.problems, contender.on(self.config))
+            check_model_and_task(self.policy, self.task, self.batch.problems, contender.on(self.config))
         except ConfigError as problem:
             return str(problem)
         return None
 
-    def extra(self, chosen: TrainConfig) -> ExtraEvidence:
+    def extra(self, chosen: TrainConfig) -> ExtraRollouts:
         needs = needed_evidence(chosen) - {"logp", "entropy", "hidden"}
         asked = {"shape": chosen.shape if "revisions" in needs else None, "credit": chosen.credit if "prefix-values" in needs else None}
         key = f"{sorted(needs)} {asked}"
@@ -165,9 +165,9 @@ class Assigning:
         credited = pipeline.credit_tokens(
             scored,
             batch.evidence,
-            StageState(),
+            MethodState(),
             seed=derive_seed(seed, "credit"),
-            facts=facts_of(self.policy),
+            facts=model_facts(self.policy),
             sampled=extra.sampled,
         ).credited
         plan = pipeline.plan(

@@ -11,27 +11,27 @@ from typing import Any
 
 import torch
 
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.lab.credit.batch import Facts
 from tokencredit.lab.credit.compare_gradients import compare
-from tokencredit.lab.credit.measure import Clock, Subject, Tell, measure_credit
+from tokencredit.lab.credit.measure import Clock, Notify, Subject, measure_credit
 from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.prefix_tree import CERTAIN
 from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, Field
 from tokencredit.policy.policy import choose_device, load_policy, set_threads
-from tokencredit.policy.prompting import prompted
+from tokencredit.policy.prompting import with_prompting
 from tokencredit.rollout.sampler import with_sampler
 from tokencredit.storage.run_dir import describe_environment
-from tokencredit.tasks import TASKS, Conversing, GoldChecking, Task
-from tokencredit.trainer.preflight import check_fit
+from tokencredit.tasks import TASKS, GoldChecking, MultiTurn, Task
+from tokencredit.trainer.preflight import check_model_and_task
 
 
 def load_subject(config: TrainConfig) -> Subject:
     """The task first: what is wrong with it is told before a model is loaded."""
-    task: Task = TASKS[config.task.type](**knobs(config.task))
-    if isinstance(task, Conversing):
+    task: Task = TASKS[config.task.type](**as_kwargs(config.task))
+    if isinstance(task, MultiTurn):
         raise ConfigError(f"task {config.task.type!r} converses in turns, and prefixes are continued in one piece; use another task")
     if isinstance(task, GoldChecking):
         task.leave_out(task.check_gold().failed)
@@ -43,17 +43,17 @@ def load_subject(config: TrainConfig) -> Subject:
         trust_remote_code=config.trust_remote_code,
     )
     set_threads(config.threads, policy.model)
-    policy = with_sampler(prompted(policy, config, task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
-    check_fit(policy, task, task.problems(2, split="train", seed=config.seed), config)
+    policy = with_sampler(with_prompting(policy, config, task), config.sampler, dtype=config.dtype, memory=config.vllm_memory)
+    check_model_and_task(policy, task, task.problems(2, split="train", seed=config.seed), config)
     return Subject(policy, task, config)
 
 
-def run_checkpoint(config: TrainConfig, order: CreditOrder, field: Field, tell: Tell) -> dict[str, Any]:
+def run_checkpoint(config: TrainConfig, order: CreditOrder, field: Field, notify: Notify) -> dict[str, Any]:
     began, clock = time.perf_counter(), Clock()
     subject = load_subject(config)
     clock.lap("load")
-    measured = measure_credit(subject, order, field, tell, clock)
-    gradient = compare(subject, order, field, measured, tell, clock) if order.reference else None
+    measured = measure_credit(subject, order, field, notify, clock)
+    gradient = compare(subject, order, field, measured, notify, clock) if order.reference else None
     left_out = measured.left_out + ([] if gradient is None else gradient.pop("left_out"))
     return {
         "model": config.model,
@@ -75,7 +75,7 @@ def run_credit(
     order: CreditOrder,
     field: Field,
     *,
-    tell: Callable[[str, str, int, int], None],
+    notify: Callable[[str, str, int, int], None],
     finished: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
     """One checkpoint after the other; `finished` is told of everything that is known after each."""
@@ -93,7 +93,7 @@ def run_credit(
     for config in configs:
 
         def told(what: str, done: int, total: int, model: str = config.model) -> None:
-            tell(model, what, done, total)
+            notify(model, what, done, total)
 
         result["checkpoints"].append(in_json(run_checkpoint(config, order, field, told)))
         result["threads"] = torch.get_num_threads()

@@ -18,7 +18,7 @@ from tokencredit.report.curves import Curve, Point, Series
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.methods import shown
 from tokencredit.report.page import content_policy
-from tokencredit.text import brief, visible_in
+from tokencredit.text import brief, sanitize_values
 from tokencredit.version import own_version
 
 STYLES = ("page.css", "comparison.css")
@@ -61,7 +61,7 @@ def write_comparison(told: Mapping[str, Any], out: Path) -> None:
 
 def render(told: Mapping[str, Any]) -> str:
     """Every text of the JSON is made visible first; the template escapes it."""
-    shown_of: Any = visible_in(dict(told))
+    shown_of: Any = sanitize_values(dict(told))
     environment = Environment(
         loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

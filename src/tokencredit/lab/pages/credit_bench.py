@@ -14,8 +14,8 @@ from markupsafe import Markup
 from tokencredit.report.blocks import page_json
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
-from tokencredit.storage.atomic import write_whole
-from tokencredit.text import visible_in
+from tokencredit.storage.atomic import atomic_write
+from tokencredit.text import sanitize_values
 from tokencredit.version import own_version
 
 SCRIPTS = ("dom.js", "scales.js", "detail.js", "anatomy.js")
@@ -164,7 +164,7 @@ def render_credit_page(result: Record) -> str:
     )
     environment.filters |= {"percent": percent, "hundreds": hundreds, "grouped": grouped, "duration": duration}
     environment.filters |= {"signed": signed, "number": number, "rollouts": rollouts}
-    shown: Any = visible_in(dict(result))
+    shown: Any = sanitize_values(dict(result))
     checkpoints = [checkpoint(record, shown["rows"]["baseline"]) for record in shown["checkpoints"]]
     drawn = any(one["anatomy"] and one["anatomy"]["block"] for one in checkpoints)
     style, script = _assets(STYLES), f'"use strict";\n(() => {{\n{_assets(SCRIPTS)}}})();\n' if drawn else ""
@@ -183,4 +183,4 @@ def render_credit_page(result: Record) -> str:
 
 
 def write_credit_page(result: Record, out: Path) -> None:
-    write_whole(out, render_credit_page(result))
+    atomic_write(out, render_credit_page(result))

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.speed.delta_published import Chunk, first_centroids, published_coefficients
 from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
@@ -19,7 +19,7 @@ REFINEMENTS = 1
 PASS_TOKENS = 32_768
 
 
-def packed_features(evidence: TokenEvidence, mask: Bool[Tensor, "seq tok"]) -> Float[Tensor, "tok hid"]:
+def packed_features(evidence: TokenScores, mask: Bool[Tensor, "seq tok"]) -> Float[Tensor, "tok hid"]:
     """Hidden states of the tokens in the mask, row after row, however the pass kept them."""
     if evidence.features is not None:
         return torch.cat([chunk.clone() for _, chunk in evidence.features.chunks()])

@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
     hidden: Float[Tensor, "tok hid"]
 
 
-Passes = Callable[[], Iterator[Chunk]]
+ForwardMode = Callable[[], Iterator[Chunk]]
 """Passes the batch through the model, a chunk at a time."""
 
 
@@ -102,7 +102,7 @@ def first_centroids(chunks: Iterator[Chunk], advantage: Float[Tensor, " seq"], m
 
 @torch.no_grad()
 def published_coefficients(
-    passes: Passes,
+    passes: ForwardMode,
     centroids: _Sides,
     advantage: Float[Tensor, " seq"],
     mask: Bool[Tensor, "seq tok"],

@@ -12,14 +12,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import tokencredit.lab.speed.trl_trainer as trl_twin
-from tokencredit.config import knobs
+from tokencredit.config import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.lab.speed.part import Result, Shown, in_range
 from tokencredit.lab.speed.timing import spread
 from tokencredit.models import model_folder
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import choose_device, load_policy
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import TASKS
@@ -54,7 +54,7 @@ def measure_ours(configs: Mapping[str, TrainConfig]) -> dict[str, Measured]:
     """Train several configurations at once, one training step of each in turn."""
     measured = {name: Measured([], []) for name in configs}
     steppers = {name: Stepper(config, source=config.model) for name, config in configs.items()}
-    states = dict.fromkeys(configs, StageState())
+    states = dict.fromkeys(configs, MethodState())
     for number in range(max(config.steps for config in configs.values())):
         for name, stepper in steppers.items():
             watch = Stopwatch()
@@ -88,7 +88,7 @@ def measure_trl(config: TrainConfig, python: Path) -> list[float]:
 def measure_hidden(config: TrainConfig, tries: int) -> float:
     """Seconds that keeping hidden states adds to sampling a batch: the same draws with and without, in turn."""
     policy = load_policy(config.model, device=choose_device(config.device), dtype=config.dtype)
-    problems = TASKS[config.task.type](**knobs(config.task)).problems(config.sampling.prompts, split="train", seed=config.seed)
+    problems = TASKS[config.task.type](**as_kwargs(config.task)).problems(config.sampling.prompts, split="train", seed=config.seed)
     prompts = [policy.encode(problem.prompt) for problem in problems]
 
     def seconds(keep_hidden: bool, seed: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokencredit.forward.modes import choose_passes
+from tokencredit.forward.modes import choose_forward_mode
 from tokencredit.lab.speed.our_update import OurPath, bench_config
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms
 from tokencredit.lab.speed.timing import Call, allocated, free, peak_bytes, ran_out
@@ -122,7 +122,7 @@ def one_pass(bench: Bench, shape: Shape, load: Load, rows: int, *, recompute: bo
     config = bench_config(bench, wide, "dapo", max_tokens=wide.rows * wide.positions, recompute=recompute)
     path = OurPath(bench, shape, wide, batch, config)
     credited = path.credit(path.pipeline.score_tokens(path.policy.model, batch.rollouts, keep_hidden=False)).credited
-    passes = choose_passes(config, path.policy.model)
+    passes = choose_forward_mode(config, path.policy.model)
     plan = whole_plan(path, credited, wide, packed=passes.packed)
 
     def call() -> None:

@@ -9,7 +9,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.speed.embedded import WARM_UP
 from tokencredit.lab.speed.timing import spread
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.findings import judge
@@ -18,7 +18,7 @@ from tokencredit.trainer.token_table import label_tokens
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
-    stepper, state = Stepper(config, source=config.model), StageState()
+    stepper, state = Stepper(config, source=config.model), MethodState()
     seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
     for number in range(WARM_UP + 2 * steps):
         look = number % 2 == 1

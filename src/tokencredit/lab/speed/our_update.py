@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.modes import choose_passes
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.modes import choose_forward_mode
+from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.pipeline.credit import StageState
-from tokencredit.rollout.scoring import Pipeline, facts_of
+from tokencredit.pipeline.credit import MethodState
+from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.trainer.step import update
 from tokencredit.types import Credited, StepPlan, StepResult
 
@@ -70,14 +70,14 @@ class OurPath:
         self.optimizer = make_optimizer(config, self.policy.model)
         self.stages: dict[str, float] = {}
 
-    def score(self, *, keep_hidden: bool | None = None) -> TokenEvidence:
+    def score(self, *, keep_hidden: bool | None = None) -> TokenScores:
         keep = self.pipeline.keeps_hidden if keep_hidden is None else keep_hidden
         return self.pipeline.score_tokens(self.policy.model, self.batch.rollouts, keep_hidden=keep)
 
-    def credit(self, evidence: TokenEvidence) -> Prepared:
+    def credit(self, evidence: TokenScores) -> Prepared:
         scored = self.pipeline.shape_reward(self.batch.rollouts, self.batch.score, evidence.logp, None)
-        credited, _ = self.pipeline.credit_tokens(scored, evidence, StageState(), seed=self.config.seed, facts=facts_of(self.policy))
-        packed = choose_passes(self.config, self.policy.model).packed
+        credited, _ = self.pipeline.credit_tokens(scored, evidence, MethodState(), seed=self.config.seed, facts=model_facts(self.policy))
+        packed = choose_forward_mode(self.config, self.policy.model).packed
         return Prepared(credited, self.pipeline.plan_steps(credited, seed=self.config.seed, packed=packed))
 
     def update(self, prepared: Prepared) -> StepResult:

@@ -22,7 +22,7 @@ from tokencredit.lab.speed.timing import measure_ceilings
 from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
 from tokencredit.policy.policy import choose_device
 from tokencredit.storage.run_dir import describe_environment
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 
 ON_SHAPES = {
     "update": "update",
@@ -55,7 +55,7 @@ def find_parts(names: str | None, device: str) -> tuple[str, ...]:
     asked = [name.strip() for name in names.split(",") if name.strip()]
     for name in asked:
         if name not in PARTS:
-            raise ConfigError(f"parts names {name!r}; {nearest(name, PARTS)}")
+            raise ConfigError(f"parts names {name!r}; {suggest(name, PARTS)}")
     if not asked:
         raise ConfigError(f"parts is empty; name at least one of {', '.join(PARTS)}")
     return tuple(part for part in PARTS if part in asked)
@@ -84,12 +84,12 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return found
 
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 Finished = Callable[[str, Mapping[str, Any]], None]
 """Told of every part as it ends, with everything that is known by then."""
 
 
-def run_speed(order: SpeedOrder, *, report: Tell, finished: Finished) -> dict[str, Any]:
+def run_speed(order: SpeedOrder, *, report: Notify, finished: Finished) -> dict[str, Any]:
     """A part that fails is told, and the others are measured all the same."""
     embedded.check_trl(order.trl_python, order.device)
     if order.trl_python is not None and "embedded" not in order.parts:

@@ -13,7 +13,7 @@ from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
 from tokencredit.lab.speed.workload import Load, RandomRewards, Shape, save_model
-from tokencredit.pipeline.credit import StageState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.trainer.step import Stepper
 
 RECIPES = ("dapo", "delta", "cancellation")
@@ -56,7 +56,7 @@ class Training:
         config = step_config(bench, folder, load, recipe)
         self.device = bench.device
         self.stepper = Stepper(config, source=str(folder), task=RandomRewards(shape.vocab, load.prompt))
-        self.number, self.state = 0, StageState()
+        self.number, self.state = 0, MethodState()
         self.seconds: list[dict[str, float]] = []
         self.tokens: list[int] = []
 

@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
 from tokencredit.tasks.protocol import Problem, Split
-from tokencredit.text import nearest
+from tokencredit.text import suggest
 from tokencredit.types import Rollouts
 
 
@@ -65,7 +65,7 @@ def find_shapes(names: str) -> tuple[Shape, ...]:
     asked = [name.strip() for name in names.split(",") if name.strip()]
     for name in asked:
         if name not in SHAPES:
-            raise ConfigError(f"shapes names {name!r}; {nearest(name, SHAPES)}")
+            raise ConfigError(f"shapes names {name!r}; {suggest(name, SHAPES)}")
     if not asked:
         raise ConfigError(f"shapes is empty; name at least one of {', '.join(SHAPES)}")
     return tuple(SHAPES[name] for name in dict.fromkeys(asked))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenEvidence
+from tokencredit.forward.padded import TokenScores
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy, Sampled
 from tokencredit.policy.token_text import StopWatcher
@@ -244,4 +244,4 @@ def _joined(drawn: Sequence[_Drawn], prompts: Sequence[tuple[int, ...]], group_s
         behavior_logp=logp,
         finished=torch.cat([lot.finished for lot in drawn]),
     )
-    return Sampled(rollouts, TokenEvidence(logp, below([lot.entropy for lot in drawn]), below(hidden) if hidden else None))
+    return Sampled(rollouts, TokenScores(logp, below([lot.entropy for lot in drawn]), below(hidden) if hidden else None))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tokencredit.kernels import why_no_triton
+from tokencredit.kernels import triton_unavailable_reason
 
 MODELS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 """RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; query-key norms and biases where there are any."""
@@ -115,7 +115,7 @@ def why_not_kernels(body: Anatomy, compute: torch.dtype) -> str | None:
     """Why the Triton kernels cannot run it, though the plain ones can."""
     if body.embeddings.device.type != "cuda":
         return "the model is not on a CUDA device"
-    if (missing := why_no_triton()) is not None:
+    if (missing := triton_unavailable_reason()) is not None:
         return missing
     if compute not in (torch.bfloat16, torch.float32):
         return f"it computes in {compute}; bfloat16 and float32 are known"
