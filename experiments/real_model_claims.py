@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tokencredit.policy.policy import Policy, choose_device, load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import describe_environment
@@ -40,7 +41,7 @@ def write_rollouts(policy: Policy, file: Path, *, prompts: int, group_size: int,
     rng = Random(seed)
     terms = [(rng.randrange(10, 100), rng.randrange(10, 100)) for _ in range(prompts)]
     asked = [policy.encode(f"{SHOTS}{left}+{right}=") for left, right in terms]
-    rollouts = sample(policy, asked, group_size=group_size, max_new_tokens=8, seed=seed).rollouts
+    rollouts = sample(policy, asked, SamplingParams(group_size=group_size, max_new_tokens=8, seed=seed)).rollouts
     ids = [rollouts.tokens[row][rollouts.mask[row]].tolist() for row in range(len(rollouts.prompts))]
     right = [policy.decode(ids[row]).strip() == str(sum(terms[int(rollouts.group[row])])) for row in range(len(ids))]
     classes = [["end" if token in policy.end_tokens else "answer" for token in row] for row in ids]

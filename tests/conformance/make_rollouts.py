@@ -11,6 +11,7 @@ from typing import Any
 from stored import BASE, FILE, GROUP_SIZE, LIMIT
 
 from tokencredit.policy.policy import Policy, choose_device, load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks.steps import Steps
 from tokencredit.types import Rollouts
@@ -40,7 +41,9 @@ def _answered(policy: Policy, operations: int, rng: Random) -> tuple[str, Rollou
     """A prompt of a length of its own with sampled responses; other ones where the base, which knows one length, writes padding."""
     while True:
         prompt = Steps(operations=operations).make_problem(rng).prompt
-        drawn = sample(policy, [policy.encode(prompt)], group_size=GROUP_SIZE, max_new_tokens=LIMIT, seed=rng.randrange(2**31)).rollouts
+        drawn = sample(
+            policy, [policy.encode(prompt)], SamplingParams(group_size=GROUP_SIZE, max_new_tokens=LIMIT, seed=rng.randrange(2**31))
+        ).rollouts
         if all("<" not in policy.decode(row[inside].tolist()) for row, inside in zip(drawn.tokens, drawn.mask, strict=True)):
             return prompt, drawn
 

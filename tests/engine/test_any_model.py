@@ -10,6 +10,7 @@ from engine.runs import run, small_config
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks.steps import ALPHABET
 from tokencredit.tasks.tokenizer import character_tokenizer
@@ -51,7 +52,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_sampler_and_scoring_pass_agree_with_uneven_prompts(folder: Path) -> None:
     policy = load_policy(str(folder), device=torch.device("cpu"), dtype="float32")
     prompts = [policy.encode(text) for text in ("1+2=", "1+2+3-4-5=", "9=")]
-    rollouts, seen = sample(policy, prompts, group_size=4, max_new_tokens=24, seed=1, keep_hidden=True)
+    rollouts, seen = sample(policy, prompts, SamplingParams(group_size=4, max_new_tokens=24, seed=1, keep_hidden=True))
     scored = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=80, keep_hidden=True)
     inside = rollouts.mask
     torch.testing.assert_close(seen.logp[inside], scored.logp[inside], atol=1e-4, rtol=0)

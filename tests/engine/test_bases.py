@@ -8,6 +8,7 @@ import torch
 from tokencredit.bases import shipped_bases
 from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import CotAdd, Guess, Steps, Task
@@ -47,7 +48,9 @@ def test_sharpen_is_right_greedily_and_mostly_wrong_when_sampled() -> None:
 def test_cotadd_prefers_short_wrong_answers_but_its_scratchpad_works() -> None:
     task, policy = CotAdd(), load_policy("cotadd", device=CPU, dtype="float32")
     problems = task.problems(128, split="held-out", seed=21)
-    rollouts = sample(policy, [policy.encode(problem.prompt) for problem in problems], group_size=8, max_new_tokens=20, seed=1).rollouts
+    rollouts = sample(
+        policy, [policy.encode(problem.prompt) for problem in problems], SamplingParams(group_size=8, max_new_tokens=20, seed=1)
+    ).rollouts
     right = grade_rollouts(policy, task, problems, rollouts)
     scratch = rollouts.tokens[:, 0] == policy.encode("r")[0]
     assert 0.1 < float(scratch.float().mean()) < 0.35
@@ -65,12 +68,14 @@ def test_guess_finds_the_number_greedily_and_mostly_does_not_when_sampled() -> N
 def test_revise_attempts_revisions_and_repairs_more_than_it_solves() -> None:
     task, policy = Steps(), load_policy("steps-revise", device=CPU, dtype="float32")
     problems = task.problems(128, split="held-out", seed=22)
-    first = sample(policy, [policy.encode(problem.prompt) for problem in problems], group_size=2, max_new_tokens=48, seed=1).rollouts
+    first = sample(
+        policy, [policy.encode(problem.prompt) for problem in problems], SamplingParams(group_size=2, max_new_tokens=48, seed=1)
+    ).rollouts
     score = grade_rollouts(policy, task, problems, first).view(-1, 2)
     texts = [policy.decode(first.tokens[row][first.mask[row]].tolist()) for row in range(256)]
     failed = [index for index in range(128) if score[index, 0] == 0]
     prompts = [policy.encode(task.revise(problems[index], texts[2 * index], texts[2 * index + 1])) for index in failed]
-    revised = sample(policy, prompts, group_size=1, max_new_tokens=48, seed=3).rollouts
+    revised = sample(policy, prompts, SamplingParams(group_size=1, max_new_tokens=48, seed=3)).rollouts
     repaired = grade_rollouts(policy, task, [problems[index] for index in failed], revised)
     assert float(repaired.mean()) > float(score.mean()) + 0.15
 

@@ -22,6 +22,7 @@ from tokencredit.lab.speed.run import ON_SHAPES, describe_machine, module_of, ta
 from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.lab.speed.workload import TINY, Load, RandomRewards, make_batch, save_model, update_flops
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 
 CPU = torch.device("cpu")
@@ -188,7 +189,7 @@ def test_a_saved_model_ends_some_responses_before_the_limit() -> None:
         policy = load_policy(folder, device=CPU, dtype="float32")
     asked = [policy.encode(problem.prompt) for problem in RandomRewards(TINY.vocab, 5).problems(4, split="train", seed=0)]
     assert {len(prompt) for prompt in asked} == {5}
-    drawn = sample(policy, asked, group_size=16, max_new_tokens=16, seed=0).rollouts
+    drawn = sample(policy, asked, SamplingParams(group_size=16, max_new_tokens=16, seed=0)).rollouts
     assert 0.2 < float(drawn.finished.float().mean()) < 0.95
 
 

@@ -14,6 +14,7 @@ from engine.test_revise import Script, rollouts_of
 from tiny import tiny_policy
 from tokencredit.config import ProcessCredit
 from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import branching as module
 from tokencredit.rollout.branching import BranchPoint, branch_points, solve_rates
 from tokencredit.rollout.sampler import sample
@@ -258,7 +259,9 @@ def test_a_broken_step_lowers_the_value_of_what_follows() -> None:
 def test_a_prefix_is_worth_what_fresh_responses_that_begin_with_it_are_worth() -> None:
     problems = Steps().problems(4, split="held-out", seed=2)
     policy = base()
-    drawn = sample(policy, [policy.encode(problem.prompt) for problem in problems], group_size=300, max_new_tokens=48, seed=11).rollouts
+    drawn = sample(
+        policy, [policy.encode(problem.prompt) for problem in problems], SamplingParams(group_size=300, max_new_tokens=48, seed=11)
+    ).rollouts
     fresh: dict[int, list[float]] = {row: [] for row in range(4)}
     for row in range(len(drawn.prompts)):
         text = policy.decode(drawn.tokens[row][drawn.mask[row]].tolist())

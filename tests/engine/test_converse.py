@@ -15,6 +15,7 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import Prompting, render_chat
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import multi_turn
 from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_with_reasons, reward_parts
@@ -35,7 +36,7 @@ def policy() -> Policy:
 def test_what_the_sampler_saw_is_what_a_scoring_pass_finds(dtype: torch.dtype, tolerance: float) -> None:
     policy = talkative_policy(dtype)
     rollouts, seen = generate_turns(
-        policy, Counting(), PROBLEMS, group_size=5, max_new_tokens=LIMIT, seed=1, temperature=0.8, keep_hidden=True
+        policy, Counting(), PROBLEMS, SamplingParams(group_size=5, max_new_tokens=LIMIT, seed=1, temperature=0.8, keep_hidden=True)
     )
     scored = score_rows(policy.model, rollouts, temperature=0.8, max_tokens=100, keep_hidden=True)
     inside = rollouts.mask
@@ -52,7 +53,9 @@ def holds_by_hand(code: SimpleNamespace, policy: Policy) -> None:
     """The likeliest conversations are those that are written token by token, with the same mask, whatever the limit."""
     kinds: set[tuple[bool, int]] = set()
     for limit in range(1, 20):
-        rollouts, _ = code.generate_turns(policy, Counting(), PROBLEMS, group_size=1, max_new_tokens=limit, seed=0, greedy=True)
+        rollouts, _ = code.generate_turns(
+            policy, Counting(), PROBLEMS, SamplingParams(group_size=1, max_new_tokens=limit, seed=0, greedy=True)
+        )
         for row, problem in enumerate(PROBLEMS):
             expected = written_by_hand(policy, Counting(), problem, limit)
             length = len(expected.tokens)
@@ -88,7 +91,7 @@ def test_a_wrong_conversation_would_be_noticed(policy: Policy, name: str) -> Non
 
 def test_randomness_follows_the_seed_and_rows_of_a_group_differ(policy: Policy) -> None:
     knobs: dict[str, Any] = {"group_size": 3, "max_new_tokens": LIMIT}
-    one, again, other = (generate_turns(policy, Counting(), PROBLEMS, seed=seed, **knobs).rollouts for seed in (3, 3, 4))
+    one, again, other = (generate_turns(policy, Counting(), PROBLEMS, SamplingParams(seed=seed, **knobs)).rollouts for seed in (3, 3, 4))
     assert torch.equal(one.tokens, again.tokens)
     assert one.tokens[:, :3].tolist() != other.tokens[:, :3].tolist()
     assert one.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -97,7 +100,7 @@ def test_randomness_follows_the_seed_and_rows_of_a_group_differ(policy: Policy) 
 
 def test_turns_are_read_one_by_one_and_graded_together(policy: Policy) -> None:
     task = Counting()
-    rollouts = generate_turns(policy, task, PROBLEMS, group_size=4, max_new_tokens=LIMIT, seed=5).rollouts
+    rollouts = generate_turns(policy, task, PROBLEMS, SamplingParams(group_size=4, max_new_tokens=LIMIT, seed=5)).rollouts
     graded = grade_with_reasons(policy, task, PROBLEMS, rollouts)
     turns = [turns_of(policy, rollouts, row) for row in range(16)]
     assert {len(taken) for taken in turns} >= {1, 2, 3}
@@ -113,7 +116,7 @@ def test_turns_are_read_one_by_one_and_graded_together(policy: Policy) -> None:
 
 
 def test_every_turn_is_labelled_by_itself(policy: Policy) -> None:
-    rollouts = generate_turns(policy, Counting(), PROBLEMS, group_size=4, max_new_tokens=LIMIT, seed=5).rollouts
+    rollouts = generate_turns(policy, Counting(), PROBLEMS, SamplingParams(group_size=4, max_new_tokens=LIMIT, seed=5)).rollouts
     labels = label_tokens(policy, Counting(), PROBLEMS, rollouts)
     assert len(labels.text) == len(labels.token_class) == int(rollouts.mask.sum())
     expected: list[str] = []
@@ -128,7 +131,7 @@ def test_every_turn_is_labelled_by_itself(policy: Policy) -> None:
 
 
 def test_the_format_is_kept_if_every_turn_keeps_it(policy: Policy) -> None:
-    rollouts = generate_turns(policy, Counting(), PROBLEMS[:1], group_size=2, max_new_tokens=LIMIT, seed=5).rollouts
+    rollouts = generate_turns(policy, Counting(), PROBLEMS[:1], SamplingParams(group_size=2, max_new_tokens=LIMIT, seed=5)).rollouts
     rollouts = replace(rollouts, finished=torch.ones(2, dtype=torch.bool))
     first, second = ([policy.decode(turn) for turn in turn_tokens(rollouts, row)] for row in range(2))
     assert min(len(first), len(second)) > 1
@@ -149,7 +152,7 @@ def test_an_environment_that_fails_ends_the_conversation_ungraded_with_the_reaso
                 raise RuntimeError("out of order")
             return super().reply(problem, turns)
 
-    rollouts = generate_turns(policy, Failing(), PROBLEMS, group_size=2, max_new_tokens=LIMIT, seed=5).rollouts
+    rollouts = generate_turns(policy, Failing(), PROBLEMS, SamplingParams(group_size=2, max_new_tokens=LIMIT, seed=5)).rollouts
     score, reasons = grade_with_reasons(policy, Failing(), PROBLEMS, rollouts)
     assert [len(turn_tokens(rollouts, row)) for row in (2, 3)] == [1, 1]
     assert score.isnan().tolist() == [False, False, True, True, False, False, False, False]
@@ -162,22 +165,22 @@ def test_an_environment_that_says_nothing_is_refused(policy: Policy) -> None:
             return ""
 
     with pytest.raises(ConfigError, match="the environment said '', which is no token of this model"):
-        generate_turns(policy, Mute(), PROBLEMS, group_size=1, max_new_tokens=LIMIT, seed=5)
+        generate_turns(policy, Mute(), PROBLEMS, SamplingParams(group_size=1, max_new_tokens=LIMIT, seed=5))
 
 
 def test_a_breakdown_in_a_later_turn_names_the_responses_of_the_batch(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = generate_turns(policy, Counting(), PROBLEMS, group_size=2, max_new_tokens=LIMIT, seed=5).rollouts
+    before = generate_turns(policy, Counting(), PROBLEMS, SamplingParams(group_size=2, max_new_tokens=LIMIT, seed=5)).rollouts
     going = [row for row in range(8) if len(turn_tokens(before, row)) > 1]
     assert going != list(range(len(going)))
 
     def breaking(policy: Policy, prompts: list[list[int]], **knobs: Any) -> Any:
         if len(prompts) < 8:
             raise BadNumbersError("log-probs", "broken down", range(len(prompts)))
-        return sample(policy, prompts, **knobs)
+        return sample(policy, prompts, SamplingParams(**knobs))
 
     monkeypatch.setattr(multi_turn, "sample", breaking)
     with pytest.raises(BadNumbersError, match="broken down") as found:
-        generate_turns(policy, Counting(), PROBLEMS, group_size=2, max_new_tokens=LIMIT, seed=5)
+        generate_turns(policy, Counting(), PROBLEMS, SamplingParams(group_size=2, max_new_tokens=LIMIT, seed=5))
     assert (found.value.stage, found.value.rows) == ("log-probs", tuple(going))
 
 
@@ -191,7 +194,7 @@ def test_a_chat_reads_as_its_template_would_render_the_whole_conversation() -> N
     policy = replace(tiny_policy(), prompting=Prompting(chat=True))
     policy.tokenizer.chat_template = TEMPLATE
     task = Counting(enough=30)
-    rollouts = generate_turns(policy, task, PROBLEMS, group_size=8, max_new_tokens=60, seed=2).rollouts
+    rollouts = generate_turns(policy, task, PROBLEMS, SamplingParams(group_size=8, max_new_tokens=60, seed=2)).rollouts
     several = [row for row in range(32) if len(turn_tokens(rollouts, row)) > 1 and bool(rollouts.finished[row])]
     assert several
     for row in several:
@@ -209,9 +212,9 @@ def test_a_chat_reads_as_its_template_would_render_the_whole_conversation() -> N
 def test_a_task_without_turns_is_sampled_as_ever(policy: Policy) -> None:
     knobs: dict[str, Any] = {"group_size": 2, "max_new_tokens": LIMIT, "seed": 7}
     asked = Steps().problems(3, split="train", seed=0)
-    one = generate(policy, Steps(), asked, **knobs).rollouts
-    two = sample(policy, [policy.ask(problem.prompt) for problem in asked], **knobs).rollouts
+    one = generate(policy, Steps(), asked, SamplingParams(**knobs)).rollouts
+    two = sample(policy, [policy.ask(problem.prompt) for problem in asked], SamplingParams(**knobs)).rollouts
     assert torch.equal(one.tokens, two.tokens)
     assert torch.equal(one.mask, two.mask)
-    in_turns = generate(policy, Counting(), PROBLEMS, **knobs).rollouts
-    assert torch.equal(in_turns.mask, generate_turns(policy, Counting(), PROBLEMS, **knobs).rollouts.mask)
+    in_turns = generate(policy, Counting(), PROBLEMS, SamplingParams(**knobs)).rollouts
+    assert torch.equal(in_turns.mask, generate_turns(policy, Counting(), PROBLEMS, SamplingParams(**knobs)).rollouts.mask)

@@ -21,6 +21,7 @@ from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.multi_turn import generate_turns, turns_of
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Guess, Problem, Steps
@@ -65,7 +66,7 @@ def credits_of(rollouts: Rollouts, tokens: torch.Tensor, kind: str) -> torch.Ten
 
 @pytest.mark.parametrize("kind", ["uniform", "ntf", "forking", "one-sided", "ktae", "process"])
 def test_credit_does_not_depend_on_what_stands_between_the_turns(kind: str) -> None:
-    rollouts = generate_turns(talkative_policy(), Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5).rollouts
+    rollouts = generate_turns(talkative_policy(), Counting(), PROBLEMS, SamplingParams(group_size=4, max_new_tokens=14, seed=5)).rollouts
     other = torch.where(rollouts.mask, rollouts.tokens, 9)
     assert not torch.equal(other, rollouts.tokens)
     assert torch.equal(credits_of(rollouts, rollouts.tokens, kind), credits_of(rollouts, other, kind))
@@ -89,7 +90,7 @@ def summed_by_hand(policy: Policy, credited: Credited, rows: tuple[int, ...], de
 
 def test_the_gradient_is_that_of_the_policy_s_own_tokens_and_a_loss_on_the_environment_s_would_be_noticed() -> None:
     policy = talkative_policy()
-    rollouts, seen = generate_turns(policy, Counting(), PROBLEMS, group_size=4, max_new_tokens=14, seed=5)
+    rollouts, seen = generate_turns(policy, Counting(), PROBLEMS, SamplingParams(group_size=4, max_new_tokens=14, seed=5))
 
     def credited(mask: torch.Tensor) -> Credited:
         advantage = torch.tensor([1.0, -0.5, 0.25, -0.75] * 4, dtype=torch.float64)
@@ -194,6 +195,8 @@ def test_greedy_conversations_are_graded_whole() -> None:
     stepper = stepper_of(guessing(recipe="remax"))
     gathered = stepper.gather(0, Stopwatch())
     assert gathered.sampled.greedy_score is not None
-    drawn = generate_turns(stepper.policy, Guess(), gathered.problems, group_size=1, max_new_tokens=16, seed=0, greedy=True).rollouts
+    drawn = generate_turns(
+        stepper.policy, Guess(), gathered.problems, SamplingParams(group_size=1, max_new_tokens=16, seed=0, greedy=True)
+    ).rollouts
     expected = [Guess().grade_turns(problem, turns_of(stepper.policy, drawn, row)) for row, problem in enumerate(gathered.problems)]
     assert gathered.sampled.greedy_score.tolist() == [expected[group] for group in gathered.rollouts.group.tolist()]

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 from tiny import tiny_policy
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import score_rows
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph import FastSampler, steps
 from tokencredit.rollout.cuda_graph.steps import slot_counts
@@ -70,7 +71,7 @@ def fast(policy: Policy, **how: Any) -> Policy:
 
 
 def draw(policy: Policy, prompts: list[list[int]] = PROMPTS, **asked: Any) -> Sampled:
-    return sample(policy, prompts, **{"group_size": 3, "max_new_tokens": 12, "seed": 1, "dtype": "float32"} | asked)
+    return sample(policy, prompts, SamplingParams(**{"group_size": 3, "max_new_tokens": 12, "seed": 1, "dtype": "float32"} | asked))
 
 
 def assert_same(one: Rollouts, other: Rollouts) -> None:
@@ -104,7 +105,7 @@ def test_what_the_sampler_saw_is_what_a_scoring_pass_finds(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_is_greedy_of_the_plain_twin(name: str) -> None:
     policy = family_policy(name)
-    twin = sample(policy, PROMPTS, group_size=1, max_new_tokens=14, seed=0, greedy=True).rollouts
+    twin = sample(policy, PROMPTS, SamplingParams(group_size=1, max_new_tokens=14, seed=0, greedy=True)).rollouts
     found = draw(fast(policy, interval=2), group_size=1, max_new_tokens=14, greedy=True).rollouts
     assert_same(found, twin)
     assert found.group.tolist() == twin.group.tolist()
@@ -300,7 +301,10 @@ def test_whoever_it_cannot_serve_is_sampled_plainly(policy: Policy) -> None:
     # Without a GPU the Triton kernels cannot run at all.
     served = [(family_policy("llama"), sampler), (replace(policy, end_tokens=tuple(range(40, 57))), sampler), (policy, FastSampler(policy))]
     for asking, its_sampler in served:
-        found, expected = its_sampler.sample(asking, PROMPTS, **asked), sample_plainly(asking, PROMPTS, **fully)
+        found, expected = (
+            its_sampler.sample(asking, PROMPTS, SamplingParams(**asked)),
+            sample_plainly(asking, PROMPTS, SamplingParams(**fully)),
+        )
         assert_same(found.rollouts, expected.rollouts)
         assert torch.equal(found.evidence.logp, expected.evidence.logp)
         assert not torch.equal(found.rollouts.tokens[:, :4], draw(fast(policy)).rollouts.tokens[:, :4])

@@ -22,6 +22,7 @@ from tiny import tiny_policy
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.cuda_graph import FastSampler, why_not
 from tokencredit.rollout.cuda_graph.buffers import Weights, _matrices
 from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
@@ -103,7 +104,9 @@ class _Elsewhere:
 
 
 def drawn(policy: Policy, sampler: FastSampler, dtype: str = "bfloat16") -> torch.Tensor:
-    return sampler.sample(policy, [[3, 4], [5]], group_size=2, max_new_tokens=4, seed=1, greedy=True, dtype=dtype).evidence.logp
+    return sampler.sample(
+        policy, [[3, 4], [5]], SamplingParams(group_size=2, max_new_tokens=4, seed=1, greedy=True, dtype=dtype)
+    ).evidence.logp
 
 
 def policy_of(model: PreTrainedModel) -> Policy:
@@ -173,7 +176,7 @@ def test_bfloat16_rounds_no_more_than_the_model_does(family: Callable[..., PreTr
     torch.manual_seed(0)
     policy = policy_of(family(initializer_range=0.2, num_hidden_layers=4).to(weights))
     rollouts, seen = FastSampler(policy, backend="plain").sample(
-        policy, [[3, 4], [5]], group_size=8, max_new_tokens=12, seed=1, keep_hidden=True
+        policy, [[3, 4], [5]], SamplingParams(group_size=8, max_new_tokens=12, seed=1, keep_hidden=True)
     )[:2]
     scored = score_rows(policy.model, rollouts, temperature=1.0, max_tokens=500, dtype="bfloat16", keep_hidden=True)
     exact = score_rows(policy.model.float(), rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)

@@ -5,6 +5,7 @@ import torch
 
 from engine.runs import small_config
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Steps
@@ -17,7 +18,7 @@ def test_accuracy_is_counted_over_problems_and_samples(monkeypatch: pytest.Monke
     problems = task.problems(20, split="held-out", seed=1)
     whole = evaluate(policy, task, problems, samples=4, max_new_tokens=48, seed=3)
     prompts = [policy.encode(problem.prompt) for problem in problems]
-    drawn = sample(policy, prompts, group_size=4, max_new_tokens=48, seed=3).rollouts
+    drawn = sample(policy, prompts, SamplingParams(group_size=4, max_new_tokens=48, seed=3)).rollouts
     score = grade_rollouts(policy, task, problems, drawn).view(20, 4).tolist()
     assert whole.sampled == pytest.approx(sum(map(sum, score)) / 80)
     assert whole.pass_at_k == sum(any(row) for row in score) / 20

@@ -14,6 +14,7 @@ from engine.runs import files_of, run, small_config, stepper_of
 from tokencredit.config.train import TrainConfig
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import extra
 from tokencredit.rollout.extra import ExtraRollouts
 from tokencredit.rollout.generate import generate
@@ -45,7 +46,9 @@ def greedy_one_by_one(policy: Policy, task: Task, problems: Sequence[Problem], c
     scores = []
     for problem in problems:
         limit = config.sampling.max_new_tokens
-        drawn = sample(policy, [policy.encode(problem.prompt)], group_size=1, max_new_tokens=limit, seed=7, greedy=True).rollouts
+        drawn = sample(
+            policy, [policy.encode(problem.prompt)], SamplingParams(group_size=1, max_new_tokens=limit, seed=7, greedy=True)
+        ).rollouts
         scores.append(task.grade(problem, policy.decode(drawn.tokens[0][drawn.mask[0]].tolist())))
     return scores
 
@@ -90,7 +93,7 @@ def test_one_greedy_response_per_prompt_is_drawn_and_counted(
 
     def counting(policy: Policy, task: Task, problems: Sequence[Problem], *, group_size: int, greedy: bool = False, **settings: Any) -> Any:
         drawn.append((len(problems), group_size, greedy))
-        return generate(policy, task, problems, group_size=group_size, greedy=greedy, **settings)
+        return generate(policy, task, problems, SamplingParams(group_size=group_size, greedy=greedy, **settings))
 
     monkeypatch.setattr(extra, "generate", counting)
     config = lean(sampling={"prompts": prompts, "group_size": group_size})

@@ -17,7 +17,8 @@ from tiny import tiny_policy
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import TokenScores
-from tokencredit.policy.policy import Policy, Sampled, load_policy
+from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.policy.sampling import Sampled
 from tokencredit.rollout import revision as module
 from tokencredit.rollout.collect import collect
 from tokencredit.rollout.grading import response_text

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tiny import tiny_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.policy.token_text import tokens_up_to_stop
 from tokencredit.rollout.sampler import sample
 
@@ -56,9 +57,9 @@ def test_stop_strings_are_found_across_tokens() -> None:
 
 def test_sampling_ends_a_row_at_its_stop_and_grades_what_stands_before() -> None:
     policy = tiny_policy()
-    free = sample(policy, [[3, 4, 5]] * 3, group_size=8, max_new_tokens=12, seed=1).rollouts
+    free = sample(policy, [[3, 4, 5]] * 3, SamplingParams(group_size=8, max_new_tokens=12, seed=1)).rollouts
     stopping = replace(policy, stops=("+", "3;"))
-    held = sample(stopping, [[3, 4, 5]] * 3, group_size=8, max_new_tokens=12, seed=1).rollouts
+    held = sample(stopping, [[3, 4, 5]] * 3, SamplingParams(group_size=8, max_new_tokens=12, seed=1)).rollouts
     ended_by_stop = 0
     for row in range(len(held.prompts)):
         ids = held.tokens[row][held.mask[row]].tolist()

@@ -17,6 +17,7 @@ from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.sampler import sample, sample_plainly, with_sampler
 from tokencredit.rollout.vllm import VllmSampler
@@ -108,7 +109,7 @@ def asking(engine: Engine, **changes: Any) -> Policy:
 
 def test_responses_and_log_probs_are_those_of_the_policy(engine: Engine) -> None:
     policy = asking(engine)
-    drawn = sample(policy, PROMPTS, **DRAWING)
+    drawn = sample(policy, PROMPTS, SamplingParams(**DRAWING))
     scored = score_rows(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     mask = drawn.rollouts.mask
     assert torch.allclose(drawn.rollouts.behavior_logp[mask], scored.logp[mask], atol=1e-5)
@@ -129,13 +130,13 @@ def test_responses_and_log_probs_are_those_of_the_policy(engine: Engine) -> None
 def test_weights_that_moved_are_given_and_prompts_forgotten(engine: Engine, fused: bool) -> None:
     """A fused optimizer writes to weights without raising their versions."""
     policy = asking(engine)
-    sample(policy, PROMPTS, **DRAWING)
+    sample(policy, PROMPTS, SamplingParams(**DRAWING))
     assert engine.log == ["weights", "forgot", "draw"]
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=0.3, fused=fused)
     for parameter in policy.model.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
-    drawn = sample(policy, PROMPTS, **DRAWING)
+    drawn = sample(policy, PROMPTS, SamplingParams(**DRAWING))
     assert engine.log[3:] == ["weights", "forgot", "draw"]
     scored = score_rows(policy.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     assert torch.allclose(drawn.rollouts.behavior_logp[drawn.rollouts.mask], scored.logp[drawn.rollouts.mask], atol=1e-5)
@@ -143,25 +144,25 @@ def test_weights_that_moved_are_given_and_prompts_forgotten(engine: Engine, fuse
 
 def test_another_model_is_given_too_although_its_weights_never_moved(engine: Engine) -> None:
     policy = asking(engine)
-    sample(policy, PROMPTS, **DRAWING)
+    sample(policy, PROMPTS, SamplingParams(**DRAWING))
     other = replace(policy, model=deepcopy(tiny_policy(torch.float32, seed=7).model))
-    drawn = sample(other, PROMPTS, **DRAWING)
+    drawn = sample(other, PROMPTS, SamplingParams(**DRAWING))
     scored = score_rows(other.model, drawn.rollouts, temperature=0.8, max_tokens=500)
     assert torch.allclose(drawn.rollouts.behavior_logp[drawn.rollouts.mask], scored.logp[drawn.rollouts.mask], atol=1e-5)
 
 
 def test_greedy_is_that_of_the_plain_loop(engine: Engine) -> None:
     policy, knobs = asking(engine), {"group_size": 1, "max_new_tokens": 6, "seed": 0, "temperature": 1.0, "greedy": True}
-    drawn = sample(policy, PROMPTS, **knobs).rollouts
-    plain = sample_plainly(policy, PROMPTS, **knobs, keep_hidden=False, dtype="float32").rollouts
+    drawn = sample(policy, PROMPTS, SamplingParams(**knobs)).rollouts
+    plain = sample_plainly(policy, PROMPTS, SamplingParams(**knobs, keep_hidden=False, dtype="float32")).rollouts
     assert torch.equal(drawn.tokens * drawn.mask, plain.tokens * plain.mask)
     assert torch.equal(drawn.finished, plain.finished)
 
 
 def test_a_response_ends_with_its_stop_string_whatever_was_drawn_beyond(engine: Engine) -> None:
     stops = ("1", "=")
-    free = sample(asking(engine), PROMPTS, **DRAWING | {"group_size": 20}).rollouts
-    held = sample(asking(engine, stops=stops), PROMPTS, **DRAWING | {"group_size": 20}).rollouts
+    free = sample(asking(engine), PROMPTS, SamplingParams(**DRAWING | {"group_size": 20})).rollouts
+    held = sample(asking(engine, stops=stops), PROMPTS, SamplingParams(**DRAWING | {"group_size": 20})).rollouts
     ended = 0
     for row in range(len(free.tokens)):
         tokens = free.tokens[row][free.mask[row]].tolist()
@@ -175,7 +176,7 @@ def test_a_response_ends_with_its_stop_string_whatever_was_drawn_beyond(engine: 
 
 def test_a_response_does_not_depend_on_those_beside_it(engine: Engine) -> None:
     policy = asking(engine)
-    few, many = (sample(policy, prompts, **DRAWING).rollouts for prompts in (PROMPTS[:1], PROMPTS))
+    few, many = (sample(policy, prompts, SamplingParams(**DRAWING)).rollouts for prompts in (PROMPTS[:1], PROMPTS))
     width = few.tokens.shape[1]
     assert torch.equal(few.tokens, many.tokens[:4, :width])
     assert len({want.seed for want in engine.asked}) == len(engine.asked)
@@ -183,14 +184,14 @@ def test_a_response_does_not_depend_on_those_beside_it(engine: Engine) -> None:
 
 def test_tokens_without_a_log_prob_leave_the_loss(engine: Engine) -> None:
     engine.forgets_log_probs = True
-    drawn = sample(asking(engine), PROMPTS, **DRAWING).rollouts
+    drawn = sample(asking(engine), PROMPTS, SamplingParams(**DRAWING)).rollouts
     assert drawn.behavior_logp[drawn.mask].isnan().all()
     assert not drawn.loss_mask.any()
     assert not math.isnan(float(drawn.behavior_logp[~drawn.mask].sum()))
 
 
 def test_what_is_asked_of_vllm(engine: Engine) -> None:
-    sample(asking(engine), PROMPTS, **DRAWING)
+    sample(asking(engine), PROMPTS, SamplingParams(**DRAWING))
     assert engine.given["gpu_memory_utilization"] == 0.3
     assert engine.given["logprobs_mode"] == "processed_logprobs"
     want = engine.asked[0]
@@ -200,7 +201,7 @@ def test_what_is_asked_of_vllm(engine: Engine) -> None:
 
 def test_refusals_name_what_would_be_right(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no hidden states.*scoring 'auto'"):
-        sample(asking(engine), PROMPTS, **DRAWING, keep_hidden=True)
+        sample(asking(engine), PROMPTS, SamplingParams(**DRAWING, keep_hidden=True))
     with pytest.raises(ConfigError, match="not told of adapters"):
         resolve([{"sampler": "vllm", "lora": {"rank": 2}}])
     with pytest.raises(ConfigError, match=r"no entropies; use scoring 'auto'"):

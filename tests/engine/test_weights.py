@@ -18,6 +18,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.optim.optimizer import StochasticAdamW, make_optimizer
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.storage.run_dir import RunDir
 
@@ -170,7 +171,9 @@ def test_at_a_small_rate_only_chance_moves_as_many_weights_as_it_should() -> Non
 def test_log_probs_of_bfloat16_weights_are_float32() -> None:
     policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="bfloat16", weights="bfloat16")
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
-    sampled = sample(policy, [policy.encode("1+2=")], group_size=2, max_new_tokens=5, seed=0, keep_hidden=True, dtype="bfloat16")
+    sampled = sample(
+        policy, [policy.encode("1+2=")], SamplingParams(group_size=2, max_new_tokens=5, seed=0, keep_hidden=True, dtype="bfloat16")
+    )
     scored = score_rows(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100, keep_hidden=True, dtype="bfloat16")
     for evidence in (sampled.evidence, scored):
         assert evidence.hidden is not None

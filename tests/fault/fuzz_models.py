@@ -14,6 +14,7 @@ from fault.fuzz import Trial, damage_values, damaged, flip_bits, lasting_folder
 from tiny import tiny_policy
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 
 WEIGHTS = "model.safetensors"
@@ -79,7 +80,7 @@ def _load(folder: Path) -> None:
         assert source is not None, f"{name} is not in the file, yet it has numbers"
         assert torch.equal(source.float().nan_to_num(), tensor.nan_to_num()), f"{name} has other numbers than in the file"
     try:
-        sample(policy, [[3, 4]], group_size=2, max_new_tokens=3, seed=0)
+        sample(policy, [[3, 4]], SamplingParams(group_size=2, max_new_tokens=3, seed=0))
     except GuardError as stopped:
         raise ConfigError(f"{folder}: {stopped}") from None
 

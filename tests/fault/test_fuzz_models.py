@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from fault.fuzz_models import WEIGHTS, model_copy
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 
 
@@ -133,7 +134,7 @@ def test_weights_that_are_no_numbers_stop_the_first_sample(tmp_path: Path) -> No
     tensors = {name: tensor * torch.nan for name, tensor in load_file(folder / WEIGHTS).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     with pytest.raises(GuardError, match="not finite while sampling"):
-        sample(loaded(folder), [[3]], group_size=1, max_new_tokens=2, seed=0)
+        sample(loaded(folder), [[3]], SamplingParams(group_size=1, max_new_tokens=2, seed=0))
 
 
 def test_several_end_tokens_are_all_taken(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.optim import update
 from tokencredit.pipeline import credit, guards
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import collect, sampler
 from tokencredit.trainer.failed_batch import replay
 from tokencredit.trainer.health import RunHealth
@@ -474,7 +475,7 @@ def test_the_sampler_names_the_responses_it_broke_down_on(tmp_path: Path) -> Non
     broken_model(tmp_path / "broken", lambda weight: weight.fill_(math.inf))
     policy = load_policy(str(tmp_path / "broken"), device=torch.device("cpu"), dtype="float32")
     with pytest.raises(BadNumbersError) as found:
-        sampler.sample(policy, [[3, 4]], group_size=2, max_new_tokens=2, seed=0)
+        sampler.sample(policy, [[3, 4]], SamplingParams(group_size=2, max_new_tokens=2, seed=0))
     assert (found.value.stage, found.value.rows) == ("log-probs", (0, 1))
 
 

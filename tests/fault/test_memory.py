@@ -22,6 +22,7 @@ from tokencredit.optim import update
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import MethodState
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample_plainly
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.failed_batch import _score_again
@@ -157,7 +158,7 @@ def test_whoever_scores_gives_back_first_what_the_sampler_keeps(dies: str, tmp_p
 
     class Keeping:
         def sample(self, *given: Any, **named: Any) -> Any:
-            return sample_plainly(*given, **named)
+            return sample_plainly(*given, SamplingParams(**named))
 
         def release(self) -> None:
             released.append(dies)

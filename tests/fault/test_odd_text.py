@@ -15,6 +15,7 @@ from tokencredit.config.resolve import resolve, to_toml
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.report.page import render
 from tokencredit.report.run_reader import Run
 from tokencredit.report.token_view import StepTokens, plan_grid, read_step
@@ -133,10 +134,10 @@ def _always(policy: Policy, token: int) -> Policy:
 
 
 def test_a_policy_that_ends_at_once_and_one_that_never_ends() -> None:
-    ends = sample(_always(character_policy("012"), 1), [[3], [4, 5]], group_size=2, max_new_tokens=5, seed=0).rollouts
+    ends = sample(_always(character_policy("012"), 1), [[3], [4, 5]], SamplingParams(group_size=2, max_new_tokens=5, seed=0)).rollouts
     assert ends.tokens.tolist() == [[1]] * 4
     assert ends.finished.tolist() == [True] * 4
-    goes_on = sample(_always(character_policy("012"), 3), [[3], [4, 5]], group_size=2, max_new_tokens=5, seed=0).rollouts
+    goes_on = sample(_always(character_policy("012"), 3), [[3], [4, 5]], SamplingParams(group_size=2, max_new_tokens=5, seed=0)).rollouts
     assert goes_on.tokens.tolist() == [[3] * 5] * 4
     assert goes_on.mask.all()
     assert goes_on.finished.tolist() == [False] * 4
@@ -146,7 +147,7 @@ def test_a_policy_that_ends_at_once_and_one_that_never_ends() -> None:
 def test_any_of_several_end_tokens_ends_a_response_and_one_beyond_the_vocabulary_never_does(ends: tuple[int, ...], finished: bool) -> None:
     policy = _always(character_policy("012"), 3)
     policy = Policy(model=policy.model, tokenizer=policy.tokenizer, end_tokens=ends)
-    rollouts = sample(policy, [[3]], group_size=2, max_new_tokens=4, seed=0).rollouts
+    rollouts = sample(policy, [[3]], SamplingParams(group_size=2, max_new_tokens=4, seed=0)).rollouts
     labels = label_tokens(policy, Steps(), [PROBLEM], rollouts)
     assert rollouts.finished.tolist() == [finished] * 2
     assert rollouts.mask.sum(-1).tolist() == [1 if finished else 4] * 2
@@ -156,7 +157,7 @@ def test_any_of_several_end_tokens_ends_a_response_and_one_beyond_the_vocabulary
 def test_a_vocabulary_of_one_token() -> None:
     tokenizer = character_tokenizer("0")
     policy = Policy(model=model_of(1), tokenizer=tokenizer, end_tokens=(0,))
-    sampled = sample(policy, [[0], [0, 0]], group_size=2, max_new_tokens=3, seed=0)
+    sampled = sample(policy, [[0], [0, 0]], SamplingParams(group_size=2, max_new_tokens=3, seed=0))
     assert sampled.rollouts.tokens.tolist() == [[0]] * 4
     assert sampled.evidence.logp.tolist() == sampled.evidence.entropy.tolist() == [[0.0]] * 4
     scored = score_rows(policy.model, sampled.rollouts, temperature=1.0, max_tokens=100)
@@ -167,9 +168,9 @@ def test_no_pad_token_and_prompts_of_two_lengths() -> None:
     """Padding is never looked at: each prompt is answered as it would be alone."""
     policy = byte_policy()
     assert policy.tokenizer.pad_token_id is None
-    together = sample(policy, [[5], [6, 7, 8, 9]], group_size=1, max_new_tokens=6, seed=0, greedy=True)
+    together = sample(policy, [[5], [6, 7, 8, 9]], SamplingParams(group_size=1, max_new_tokens=6, seed=0, greedy=True))
     for row, prompt in enumerate(([5], [6, 7, 8, 9])):
-        alone = sample(policy, [prompt], group_size=1, max_new_tokens=6, seed=0, greedy=True)
+        alone = sample(policy, [prompt], SamplingParams(group_size=1, max_new_tokens=6, seed=0, greedy=True))
         assert together.rollouts.tokens[row].tolist() == alone.rollouts.tokens[0].tolist()
         torch.testing.assert_close(together.evidence.logp[row], alone.evidence.logp[0])
 
@@ -265,4 +266,4 @@ def test_a_character_belongs_to_the_token_that_completes_it() -> None:
 
 def test_a_prompt_without_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="a prompt has no tokens"):
-        sample(byte_policy(), [[3], []], group_size=1, max_new_tokens=2, seed=0)
+        sample(byte_policy(), [[3], []], SamplingParams(group_size=1, max_new_tokens=2, seed=0))

@@ -20,6 +20,7 @@ from tokencredit.commands import chat
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.policy.prompting import Prompting
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import stream as module
 from tokencredit.rollout.sampler import sample
 from tokencredit.rollout.stream import Conversation, draw, stream
@@ -48,11 +49,11 @@ def test_what_is_drawn_is_what_the_sampler_would_draw(base: Policy) -> None:
     prompts = [problem.prompt for problem in Steps().problems(4, split="held-out", seed=2)]
     for prompt in prompts:
         ids = base.ask(prompt)
-        rollouts = sample(base, [ids], group_size=1, max_new_tokens=40, seed=0, greedy=True).rollouts
+        rollouts = sample(base, [ids], SamplingParams(group_size=1, max_new_tokens=40, seed=0, greedy=True)).rollouts
         assert list(draw(base, ids, max_new_tokens=40, temperature=0.0, seed=0)) == rollouts.tokens[0][rollouts.mask[0]].tolist()
     ids = base.ask(QUESTION)
     for seed in range(4):
-        rollouts = sample(base, [ids], group_size=1, max_new_tokens=40, seed=seed, temperature=1.3).rollouts
+        rollouts = sample(base, [ids], SamplingParams(group_size=1, max_new_tokens=40, seed=seed, temperature=1.3)).rollouts
         assert list(draw(base, ids, max_new_tokens=40, temperature=1.3, seed=seed)) == rollouts.tokens[0][rollouts.mask[0]].tolist()
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 
 QUIET_SECONDS = 0.02
@@ -75,11 +76,13 @@ class HuggingFaceServer:
             rollouts = sample(
                 self.policy,
                 [request.prompt for request in requests],
-                group_size=1,
-                max_new_tokens=self.max_new_tokens,
-                seed=self.seed,
-                temperature=temperature or 1.0,
-                greedy=temperature == 0,
+                SamplingParams(
+                    group_size=1,
+                    max_new_tokens=self.max_new_tokens,
+                    seed=self.seed,
+                    temperature=temperature or 1.0,
+                    greedy=temperature == 0,
+                ),
             ).rollouts
         except Exception as problem:
             for request in requests:

@@ -10,7 +10,8 @@ import torch
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import RIGHT, grade_rollouts, grade_with_reasons, response_text, reward_parts
 from tokencredit.seeds import derive_seed
@@ -120,9 +121,9 @@ def measure(
 
 def _piece(policy: Policy, task: Task, asked: Sequence[Problem], config: TrainConfig, *, samples: int, seed: int) -> _Piece:
     chosen, began = config.sampling, time.perf_counter()
-    limits: dict[str, Any] = {"max_new_tokens": chosen.max_new_tokens, "seed": seed, "dtype": config.dtype}
-    drawn = generate(policy, task, asked, group_size=samples, temperature=chosen.temperature, **limits)
-    greedy = generate(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
+    params = SamplingParams.from_config(config, seed=seed, group_size=samples)
+    drawn = generate(policy, task, asked, params)
+    greedy = generate(policy, task, asked, params.greedily()).rollouts
     seconds = time.perf_counter() - began
     graded = grade_with_reasons(policy, task, asked, drawn.rollouts)
     return _Piece(

@@ -26,14 +26,15 @@ from tokencredit.forward.modes import choose_forward_mode
 from tokencredit.forward.padded import TokenScores, row_cost
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import Crediting, MethodState
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.collect import CollectedBatch
+from tokencredit.rollout.scoring import check_budget, credit_pipeline, model_facts, plan_steps, score_tokens
 from tokencredit.rollout_io.read import StoredRollouts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
-from tokencredit.trainer.step import TrainedBatch, update
+from tokencredit.trainer.step import StepState, update_policy
 from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Rollouts, Scored
 
@@ -51,7 +52,7 @@ NEEDS_A_MODEL = {
 class OfflineBatch(NamedTuple):
     credited: Credited
     evidence: TokenScores
-    pipeline: Pipeline
+    pipeline: Crediting
 
 
 class TokenCredit(NamedTuple):
@@ -111,13 +112,13 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     Without sampler log-probs in the file the policy's own take their place: rollouts are taken to be on-policy.
     """
     check_offline(config, stored)
-    pipeline = Pipeline(config)
+    pipeline = credit_pipeline(config)
     rollouts = _moved(stored.rollouts, policy.device)
     if not stored.logp_known:
         # Unknown is not unscored: every token takes part, so every token's hidden state is kept.
         rollouts = replace(rollouts, behavior_logp=torch.zeros_like(rollouts.behavior_logp))
-    pipeline.check_budget(rollouts)
-    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
+    check_budget(config, rollouts)
+    evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     if not stored.logp_known:
         rollouts = replace(rollouts, behavior_logp=evidence.logp)
     scored = pipeline.shape_reward(rollouts, stored.score.to(evidence.logp), evidence.logp, None)
@@ -132,7 +133,7 @@ def credit_without_model(stored: StoredRollouts, config: TrainConfig) -> TokenCr
         raise ConfigError("the file has no logp, so a model must score its tokens; give --model DIR")
     if (why := why_a_model(config)) is not None:
         raise ConfigError(f"{why}; give --model DIR")
-    pipeline, rollouts = Pipeline(config), stored.rollouts
+    pipeline, rollouts = credit_pipeline(config), stored.rollouts
     logp = rollouts.behavior_logp.where(rollouts.loss_mask, 0.0)
     scored = pipeline.shape_reward(rollouts, stored.score, logp, None)
     length = rollouts.loss_mask.sum(-1)
@@ -233,19 +234,22 @@ def offline_columns(stored: StoredRollouts, found: Credited | TokenCredit, polic
     }
 
 
-def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> TrainedBatch:
-    """Changes the policy, as training would."""
+def train_once(policy: Policy, stored: StoredRollouts, config: TrainConfig) -> StepState:
+    """One observed training step on stored rollouts; it changes the policy, as training would."""
     credited, _, pipeline = credit_stored(policy, stored, config)
-    passes = choose_forward_mode(config, policy.model)
-    plan = pipeline.plan_steps(credited, seed=derive_seed(config.seed, "plan", 0), packed=passes.packed)
+    mode = choose_forward_mode(config, policy.model)
+    plan = plan_steps(pipeline, config, credited, seed=derive_seed(config.seed, "plan", 0), packed=mode.packed)
     if not plan.steps:
         raise ConfigError(f"recipe {config.recipe!r} plans no optimizer step for these rollouts; there is no update to look at")
     add_adapters(policy.model, config.lora, seed=config.seed)
     optimizer = make_optimizer(config, policy.model)
-    result, microscope = update(policy, optimizer, credited, plan, pipeline.objective, config, number=0, look=True, passes=passes)
     by_group = dict(zip(stored.rollouts.group.tolist(), stored.prompts, strict=True))
     problems = [Problem(prompt=by_group[group] or "", answer="") for group in range(len(by_group))]
-    return TrainedBatch(problems, credited, plan, result, microscope)
+    score, count = credited.scored.score, len(credited.scored.score)
+    collected = CollectedBatch(problems, credited.rollouts, score, TokenScores(credited.old_logp, credited.entropy, None), count, count)
+    batch = StepState(number=0, observe=True, collected=collected, credited=credited, plan=plan, method_state=MethodState())
+    update_policy(policy, optimizer, batch, pipeline.objective, config, mode=mode)
+    return batch
 
 
 def stored_labels(policy: Policy, stored: StoredRollouts) -> TokenLabels:

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.optim.update import OptimizerStepResult
+from tokencredit.forward.memory import ignore
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.storage.checkpoints import checkpoints_in, named_place
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.timing import Stopwatch
-from tokencredit.trainer.checkpoint import load_optimizer, load_progress
+from tokencredit.trainer.checkpoint import load_optimizer, load_train_state
+from tokencredit.trainer.loop import prepare_batch, step_once
 from tokencredit.trainer.preflight import check_turns
-from tokencredit.trainer.step import Stepper, TrainedBatch, check_visible
+from tokencredit.trainer.step import PolicyTrainer, StepState, check_visible
 
 
 class Start(NamedTuple):
@@ -29,8 +29,8 @@ class Start(NamedTuple):
 
 
 class Recreated(NamedTuple):
-    stepper: Stepper
-    trained: TrainedBatch
+    trainer: PolicyTrainer
+    batch: StepState
     start: Start
     same_plan: bool | None
     """Whether the plan is the one the run wrote down; None where it wrote none."""
@@ -65,41 +65,40 @@ def _taken_of_refused(folder: RunDir) -> dict[int, int]:
     return {place.step: place.optimizer_step for dump in dumps if (place := named_place(dump.name)) is not None}
 
 
-def _again(stepper: Stepper, number: int, state: MethodState, refused_after: int | None) -> MethodState:
+def _again(trainer: PolicyTrainer, number: int, methods: MethodState, refused_after: int | None) -> MethodState:
     """A training step as the run took it; one that was refused stops where it did then, whatever the cause was."""
     if refused_after == 0:
-        return state
-    if refused_after is None:
-        return stepper.step(number, state, Stopwatch()).state
-    planned = stepper.plan(number, stepper.gather(number, Stopwatch()), state, Stopwatch())
-    taken: list[OptimizerStepResult] = []
-    stepper.take(number, planned, Stopwatch(), taken=taken, stop_asked=lambda: len(taken) == refused_after)
-    return planned.state
+        return methods
+    batch = StepState(number=number)
+    prepare_batch(trainer, batch, methods, ignore)
+    stop = (lambda: False) if refused_after is None else (lambda: len(batch.done) == refused_after)
+    trainer.update(batch, stop_requested=stop)
+    return batch.methods_after(methods)
 
 
-def recreate(folder: RunDir, config: TrainConfig, step: int, tell: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
-    """Training step `step`, counted from 1; `tell(done, total)` hears of every step taken on the way."""
+def recreate(folder: RunDir, config: TrainConfig, step: int, on_step: Callable[[int, int], None] = lambda done, total: None) -> Recreated:
+    """Training step `step`, counted from 1; `on_step(done, total)` is called after every step taken on the way."""
     taken = max((row["step"] for row in folder.read("metrics.jsonl")), default=0)
     if not 1 <= step <= taken:
         raise ConfigError(f"step is {step} but the run has taken steps 1 to {taken}")
     check_visible(config)
     start = nearest_start(folder, step)
-    stepper = Stepper(config, source=config.model if start.checkpoint is None else str(start.checkpoint))
-    state = MethodState()
+    trainer = PolicyTrainer(config, source=config.model if start.checkpoint is None else str(start.checkpoint))
+    methods = MethodState()
     if start.checkpoint is not None:
-        load_optimizer(stepper.optimizer, start.checkpoint)
-        state = MethodState(**load_progress(start.checkpoint).stage_state)
-    check_turns(stepper.task, config)
-    stepper.check_gold(folder)
+        load_optimizer(trainer.optimizer, start.checkpoint)
+        methods = load_train_state(start.checkpoint).methods
+    check_turns(trainer.task, config)
+    trainer.check_gold(folder)
     schedule, refused = _steps_in_force(folder, config), _taken_of_refused(folder)
     for number in range(start.step, step - 1):
-        stepper.config = config.model_copy(update={"steps": schedule(number)})
-        state = _again(stepper, number, state, refused.get(number + 1))
-        tell(number + 1 - start.step, step - start.step)
-    stepper.config = config.model_copy(update={"steps": schedule(step - 1)})
-    finished = None if step in refused else stepper.step(step - 1, state, Stopwatch(), look=True)
-    if finished is None or finished.trained is None:
-        raise ConfigError(f"step {step} of this run had nothing to learn from, so no update to look at; name another step")
-    tell(step - start.step, step - start.step)
+        trainer.config = config.model_copy(update={"steps": schedule(number)})
+        methods = _again(trainer, number, methods, refused.get(number + 1))
+        on_step(number + 1 - start.step, step - start.step)
+    trainer.config = config.model_copy(update={"steps": schedule(step - 1)})
+    batch = None if step in refused else step_once(trainer, step - 1, methods, observe=True)
+    if batch is None or not batch.trained or batch.plan is None:
+        raise ConfigError(f"step {step} of this run had nothing to learn from, so no update to observe; name another step")
+    on_step(step - start.step, step - start.step)
     written = [row.get("digest") for row in folder.read("plans.jsonl") if row["step"] == step]
-    return Recreated(stepper, finished.trained, start, written == [finished.trained.plan.digest] if written else None)
+    return Recreated(trainer, batch, start, written == [batch.plan.digest] if written else None)

@@ -6,10 +6,12 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.extra import gather_extra
+from tokencredit.policy.sampling import SamplingParams
+from tokencredit.rollout.collect import CollectedBatch
+from tokencredit.rollout.extra import sample_extra
 from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_rollouts
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.scoring import credit_pipeline, model_facts, score_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 
@@ -33,19 +35,16 @@ def showcase(
         policy,
         task,
         asked,
-        group_size=config.sampling.siblings,
-        max_new_tokens=config.sampling.max_new_tokens,
-        seed=derive_seed(config.seed, "showcase-sample"),
-        temperature=config.sampling.temperature,
-        dtype=config.dtype,
+        SamplingParams.from_config(config, seed=derive_seed(config.seed, "showcase-sample"), group_size=config.sampling.siblings),
     ).rollouts
     score = grade_rollouts(policy, task, asked, rollouts)
-    pipeline = Pipeline(config)
-    evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
-    extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
-    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
+    pipeline = credit_pipeline(config)
+    evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
+    batch = CollectedBatch(asked, rollouts, score, evidence, len(score), len(score))
+    sampled = sample_extra(policy, task, config, batch, seed=derive_seed(config.seed, "showcase-extra")).sampled
+    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, sampled)
     seed = derive_seed(config.seed, "showcase-credit")
-    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=extra.sampled).credited
+    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=sampled).credited
     shown: list[ShownResponse] = []
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:

@@ -117,27 +117,28 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.commands.progress import counting
     from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.storage.run_dir import RunDir
-    from tokencredit.trainer.findings import judge
+    from tokencredit.trainer.findings import diagnose_step
     from tokencredit.trainer.recorder import entropy_history
     from tokencredit.trainer.token_table import label_tokens, token_columns
 
     source = RunDir(path)
     with counting("training again up to the step") as tell:
         recreated = recreate(source, config, step, tell)
-    stepper, trained = recreated.stepper, recreated.trained
+    trainer, batch = recreated.trainer, recreated.batch
+    collected, credited, plan = batch.assigned()
     if recreated.same_plan is False and not elsewhere:
         raise ConfigError(
             f"step {step} taken again has another plan than the run wrote down (other hardware or versions?); "
             "write what it finds elsewhere with --out, the run's own files stay as they are"
         )
-    labels = label_tokens(stepper.policy, stepper.task, trained.problems, trained.credited.rollouts)
-    history = [*entropy_history(source, before=step), (step, mean_entropy(trained.credited))]
-    found = judge(trained, labels, stepper.task, config, step=step, history=history, only=only)
+    labels = label_tokens(trainer.policy, trainer.task, collected.problems, credited.rollouts)
+    history = [*entropy_history(source, before=step), (step, mean_entropy(credited))]
+    found = diagnose_step(batch, labels, trainer.task, config, step=step, history=history, only=only)
     target = _opened(out, config, f"step {step} of {path}") if elsewhere else source
     if elsewhere and step not in {row["step"] for row in target.read("plans.jsonl")}:
-        target.append_plan(step, trained.plan)
+        target.append_plan(step, plan)
     if step not in {number for number, _ in target.step_files("tokens")}:
-        target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+        target.write_tokens(step, token_columns(step, credited, plan, labels, collected.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     came_from = "the base" if recreated.start.checkpoint is None else f"checkpoint {recreated.start.checkpoint.name}"
     verdict = {
@@ -167,7 +168,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     from tokencredit.pipeline.metrics import mean_entropy
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
-    from tokencredit.trainer.findings import judge
+    from tokencredit.trainer.findings import diagnose_step
     from tokencredit.trainer.token_table import token_columns
 
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
@@ -175,17 +176,18 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     stored = read_rollouts(rollouts, policy, step=options.step)
     config = _with_knobs(offline_config(stored, layers), options)
     step = stored.step or 1
-    trained = train_once(policy, stored, config)
+    batch = train_once(policy, stored, config)
+    collected, credited, plan = batch.assigned()
     labels = stored_labels(policy, stored)
-    found = judge(trained, labels, None, config, step=step, history=[(step, mean_entropy(trained.credited))], only=only)
+    found = diagnose_step(batch, labels, None, config, step=step, history=[(step, mean_entropy(credited))], only=only)
     target = _opened(out, config, f"rollouts {rollouts}")
-    target.append_plan(step, trained.plan)
-    target.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
+    target.append_plan(step, plan)
+    target.write_tokens(step, token_columns(step, credited, plan, labels, collected.problems))
     target.write_findings(step, found.to_json(step), found.columns)
     for note in (*stored.notes, *offline_notes(config)):
         print(sanitize(note))
     print(
-        f"The step is ours: recipe {config.recipe}, {len(trained.plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
+        f"The step is ours: recipe {config.recipe}, {len(plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
         f"{config.optimizer.learning_rate:g}. What splitting does is said of this plan.\n"
     )
     _tell(found.to_json(step), out)

@@ -12,6 +12,7 @@ Gradient checkpointing: a pass keeps only what goes into each layer, and compute
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -75,12 +76,36 @@ class ForwardMode(NamedTuple):
     packed: bool = False
     compiled: bool = False
 
-    def beginning(self, model: PreTrainedModel) -> AbstractContextManager[None]:
+    def context(self, model: PreTrainedModel) -> AbstractContextManager[None]:
         """Passes that are compiled must begin inside."""
         return compiling(model) if self.compiled else nullcontext()
 
 
 PADDED = ForwardMode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOptions:
+    """How rows go through the model in an update."""
+
+    temperature: float
+    """Of the sampler: log-probs are those of logits / temperature."""
+    dtype: str = "float32"
+    recompute: bool = False
+    """Activation checkpointing."""
+    mode: ForwardMode = PADDED
+    max_tokens: int | None = None
+    """Bounds a forward pass even where the plan was cut for another mode, before a resume."""
+
+    @classmethod
+    def from_config(cls, config: TrainConfig, mode: ForwardMode) -> "ForwardOptions":
+        return cls(
+            temperature=config.sampling.temperature,
+            dtype=config.dtype,
+            recompute=config.optimizer.gradient_checkpointing,
+            mode=mode,
+            max_tokens=config.optimizer.max_tokens,
+        )
 
 
 def choose_forward_mode(config: TrainConfig, model: PreTrainedModel) -> ForwardMode:

@@ -22,6 +22,7 @@ from torch import Tensor
 from tokencredit.errors import GuardError
 from tokencredit.forward.divergence import Movement, movement
 from tokencredit.forward.first_order import Direction, Method, predicted_change
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import score_rows, trainable_parameters
 from tokencredit.masked import group_statistics
 from tokencredit.optim.update import accumulate_gradient, step_kappa
@@ -192,8 +193,8 @@ class Microscope:
     def _gradient(self, number: int, step: PlannedStep, only: Bool[Tensor, "seq tok"]) -> dict[str, Tensor]:
         self.before.model.zero_grad(set_to_none=True)
         lens, seed = self.lens, step_seed(self.lens.seed, number)
-        knobs = {"temperature": lens.temperature, "dtype": lens.dtype, "recompute": lens.recompute, "seed": seed}
-        accumulate_gradient(self.before, self.credited, step, self.built, only=only, **knobs)
+        options = ForwardOptions(temperature=lens.temperature, dtype=lens.dtype, recompute=lens.recompute)
+        accumulate_gradient(self.before, self.credited, step, self.built, options, seed=seed, only=only)
         return {name: parameter.grad for name, parameter in trainable_parameters(self.before.model).items() if parameter.grad is not None}
 
     def _predict(self, rollouts: Rollouts, directions: Mapping[str, Direction]) -> dict[str, Tensor]:

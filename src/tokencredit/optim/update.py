@@ -1,10 +1,11 @@
 """The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from torch import Tensor
 from tokencredit.batching.microbatch import pass_tokens
 from tokencredit.errors import BadNumbersError
 from tokencredit.forward.memory import Notify, ignore, recut, retry_with_half_budget
-from tokencredit.forward.modes import PADDED, ForwardMode, activation_checkpointing
+from tokencredit.forward.modes import ForwardOptions, activation_checkpointing
 from tokencredit.forward.packed import packed_scores
 from tokencredit.forward.packed_scoring import HostRows, on_host
 from tokencredit.forward.padded import precision, response_logits, row_cost, trainable_parameters
@@ -54,13 +55,14 @@ class _Gatherer(NamedTuple):
         return _Passed(part, rollouts.tokens[index, :width], batch)
 
 
-def _logp(policy: Policy, batch: _Passed, temperature: float, dtype: str, passes: ForwardMode, recompute: bool = False) -> Tensor:
+def _logp(policy: Policy, batch: _Passed, options: ForwardOptions) -> Tensor:
     model, (prompts, tokens, mask, *_) = policy.model, batch.rows
-    with precision(model, dtype), passes.beginning(model), activation_checkpointing(model) if recompute else nullcontext():
-        if passes.packed:
-            return packed_scores(model, prompts, tokens, mask, temperature=temperature).logp
+    checkpointing = activation_checkpointing(model) if options.recompute else nullcontext()
+    with precision(model, options.dtype), options.mode.context(model), checkpointing:
+        if options.mode.packed:
+            return packed_scores(model, prompts, tokens, mask, temperature=options.temperature).logp
         logits = response_logits(model, prompts, batch.tokens).logits
-    return token_logp(logits, batch.tokens, temperature=temperature)
+    return token_logp(logits, batch.tokens, temperature=options.temperature)
 
 
 def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective, only: Tensor | None) -> list[tuple[int, ...]]:
@@ -75,8 +77,8 @@ def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedOb
     return [rows for rows in kept if rows]
 
 
-class StepGradient(NamedTuple):
-    """Left in the parameters' `.grad`; these are the numbers beside it."""
+class StepLoss(NamedTuple):
+    """The numbers of one optimizer step; its gradient is in the parameters' `.grad`."""
 
     loss: float
     silenced_share: float
@@ -89,15 +91,12 @@ def accumulate_gradient(
     credited: Credited,
     step: PlannedStep,
     built: AggregatedObjective,
+    options: ForwardOptions,
     *,
-    temperature: float,
-    dtype: str = "float32",
-    recompute: bool = False,
-    passes: ForwardMode = PADDED,
     seed: int = 0,
     only: Tensor | None = None,
     host: HostRows | None = None,
-) -> StepGradient:
+) -> StepLoss:
     """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
 
     The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
@@ -107,14 +106,14 @@ def accumulate_gradient(
     """
     gather = _Gatherer(credited, host or on_host(credited.rollouts), step, built, seed)
     every = (gather(rows) for rows in step.micro_batches)
-    scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, temperature, dtype, passes)) for passed in every)
+    scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, replace(options, recompute=False))) for passed in every)
     statistic = step_statistic(built.objective, scored)
     shares: list[_Share] = []
     for rows in _rows_that_matter(credited, step, built, only):
         passed = gather(rows)
         if not any(passed.rows.extent):
             continue
-        logp = _logp(policy, passed, temperature, dtype, passes, recompute)
+        logp = _logp(policy, passed, options)
         inputs = passed.batch.inputs._replace(logp=logp.detach())
         kappa, loss = token_kappa(built.objective, inputs, statistic, passed.batch.weight, denominator=step.denominator)
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
@@ -143,14 +142,14 @@ class _Share(NamedTuple):
         return torch.stack([number.double() for number in (self.loss, silenced, has_credit.sum(), ratio, inputs.mask.sum())])
 
 
-def _summed(shares: Sequence[_Share]) -> StepGradient:
+def _summed(shares: Sequence[_Share]) -> StepLoss:
     """The one moment of an optimizer step at which the host waits for the device before the gradient's norm is known."""
     read = torch.stack([share.numbers() for share in shares]).tolist() if shares else []
     for (loss, *_), share in zip(read, shares, strict=True):
         if not math.isfinite(loss):
             raise _bad_loss(loss, share.inputs, share.kappa)
     loss, silenced, with_credit, ratio, tokens = (sum(column) for column in zip(*read, strict=True)) if read else (0.0,) * 5
-    return StepGradient(loss, silenced / max(1, with_credit), ratio / tokens if tokens else 1.0)
+    return StepLoss(loss, silenced / max(1, with_credit), ratio / tokens if tokens else 1.0)
 
 
 def _bad_loss(share: float, inputs: TokenInputs, kappa: Tensor) -> BadNumbersError:
@@ -179,34 +178,79 @@ def step_kappa(
 
 
 class OptimizerStepResult(NamedTuple):
-    gradient: StepGradient
-    norm: float
+    loss: float
+    silenced_share: float
+    ratio_mean: float
+    gradient_norm: float
     """Of the whole gradient, before it was clipped."""
 
 
-def as_result(taken: Sequence[OptimizerStepResult]) -> StepResult:
+def as_result(done: Sequence[OptimizerStepResult]) -> StepResult:
     return StepResult(
-        loss=tuple(step.gradient.loss for step in taken),
-        gradient_norm=tuple(step.norm for step in taken),
-        silenced_share=tuple(step.gradient.silenced_share for step in taken),
-        ratio_mean=tuple(step.gradient.ratio_mean for step in taken),
+        loss=tuple(step.loss for step in done),
+        gradient_norm=tuple(step.gradient_norm for step in done),
+        silenced_share=tuple(step.silenced_share for step in done),
+        ratio_mean=tuple(step.ratio_mean for step in done),
     )
 
 
 def as_done(result: StepResult) -> list[OptimizerStepResult]:
-    each = zip(result.loss, result.silenced_share, result.ratio_mean, strict=True)
-    return [OptimizerStepResult(StepGradient(*numbers), norm) for numbers, norm in zip(each, result.gradient_norm, strict=True)]
+    each = zip(result.loss, result.silenced_share, result.ratio_mean, result.gradient_norm, strict=True)
+    return [OptimizerStepResult(*numbers) for numbers in each]
 
 
-class _Knobs(TypedDict):
-    temperature: float
-    dtype: str
-    recompute: bool
-    passes: ForwardMode
+class UpdateOptions(NamedTuple):
+    forward: ForwardOptions
+    gradient_clip: float
+    seed: int = 0
 
 
-def _nobody_asks() -> bool:
-    return False
+def optimizer_steps(
+    policy: Policy,
+    credited: Credited,
+    plan: StepPlan,
+    built: AggregatedObjective,
+    optimizer: torch.optim.Optimizer,
+    options: UpdateOptions,
+    *,
+    first: int = 0,
+    notify: Notify = ignore,
+) -> Iterator[OptimizerStepResult]:
+    """Take the optimizer steps of the plan from `first` on, one for each result that the caller asks for.
+
+    A loss or gradient that is not finite raises before its step is taken. Between two results the caller may look at the
+    policy and the optimizer, or stop; it must not change them.
+    """
+    forward, packed = options.forward, options.forward.mode.packed
+    cost, host = row_cost(credited.rollouts), on_host(credited.rollouts)
+    # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
+    for number in range(first, len(plan.steps)):
+        step, seed = plan.steps[number], step_seed(options.seed, number)
+        longest = max((cost[row] for row in step.rows), default=1)
+        budget = max((pass_tokens(rows, cost, packed=packed) for rows in step.micro_batches), default=1)
+        if forward.max_tokens is not None and budget > max(forward.max_tokens, longest):
+            budget = max(forward.max_tokens, longest)
+            step = recut(step, cost, max_tokens=budget, packed=packed)
+
+        def gradient_of(tokens: int, step: PlannedStep = step, seed: int = seed, budget: int = budget) -> tuple[PlannedStep, StepLoss]:
+            optimizer.zero_grad(set_to_none=True)
+            cut = step if tokens == budget else recut(step, cost, max_tokens=tokens, packed=packed)
+            return cut, accumulate_gradient(policy, credited, cut, built, forward, seed=seed, host=host)
+
+        where = f"optimizer step {number + 1} of {len(plan.steps)}"
+        free_memory = partial(_free_memory, policy, optimizer)
+        try:
+            cut, found = retry_with_half_budget(
+                gradient_of, budget=budget, longest=longest, doing=f"taking {where}", notify=notify, free_memory=free_memory
+            )
+            norm = float(torch.nn.utils.clip_grad_norm_(trainable_parameters(policy.model).values(), options.gradient_clip))
+            if not math.isfinite(norm):
+                raise _bad_gradient(policy, credited, cut, built, norm, forward, seed=seed)
+        except BadNumbersError as bad:
+            optimizer.zero_grad()
+            raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None
+        optimizer.step()
+        yield OptimizerStepResult(*found, norm)
 
 
 def run_plan(
@@ -215,70 +259,20 @@ def run_plan(
     plan: StepPlan,
     built: AggregatedObjective,
     optimizer: torch.optim.Optimizer,
+    options: UpdateOptions,
     *,
-    temperature: float,
-    gradient_clip: float,
-    dtype: str = "float32",
-    recompute: bool = False,
-    passes: ForwardMode = PADDED,
-    max_tokens: int | None = None,
-    seed: int = 0,
-    watch: Callable[[int, float], None] | None = None,
-    taken: list[OptimizerStepResult] | None = None,
-    stop_asked: Callable[[], bool] = _nobody_asks,
+    after_step: Callable[[int, float], None] = lambda number, gradient_norm: None,
     notify: Notify = ignore,
 ) -> StepResult:
-    """Take every optimizer step of the plan that is not in `taken` yet, and add it there.
-
-    A loss or gradient that is not finite stops before its step is taken; `stop_asked` is heeded after a step is.
-    `max_tokens` bounds a pass even where the plan was cut for passes of another kind, before a resume.
-    `watch(number, gradient_norm)` is called after each optimizer step; it may look at policy and optimizer, never change them.
-    """
-    taken = [] if taken is None else taken
-    cost, host = row_cost(credited.rollouts), on_host(credited.rollouts)
-    knobs = _Knobs(temperature=temperature, dtype=dtype, recompute=recompute, passes=passes)
-    # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
-    for number in range(len(taken), len(plan.steps)):
-        step = plan.steps[number]
-        longest = max((cost[row] for row in step.rows), default=1)
-        budget = max((pass_tokens(rows, cost, packed=passes.packed) for rows in step.micro_batches), default=1)
-        if max_tokens is not None and budget > max(max_tokens, longest):
-            budget = max(max_tokens, longest)
-            step = recut(step, cost, max_tokens=budget, packed=passes.packed)
-
-        def gradient_of(
-            tokens: int, step: PlannedStep = step, number: int = number, budget: int = budget
-        ) -> tuple[PlannedStep, StepGradient]:
-            optimizer.zero_grad(set_to_none=True)
-            cut = step if tokens == budget else recut(step, cost, max_tokens=tokens, packed=passes.packed)
-            return cut, accumulate_gradient(policy, credited, cut, built, **knobs, seed=step_seed(seed, number), host=host)
-
-        where = f"optimizer step {number + 1} of {len(plan.steps)}"
-        try:
-            cut, gradient = retry_with_half_budget(
-                gradient_of,
-                budget=budget,
-                longest=longest,
-                doing=f"taking {where}",
-                notify=notify,
-                free_memory=partial(_forget, policy, optimizer),
-            )
-            norm = float(torch.nn.utils.clip_grad_norm_(trainable_parameters(policy.model).values(), gradient_clip))
-            if not math.isfinite(norm):
-                raise _bad_gradient(policy, credited, cut, built, norm, knobs, seed=step_seed(seed, number))
-        except BadNumbersError as bad:
-            optimizer.zero_grad()
-            raise BadNumbersError(bad.stage, f"{bad}, in {where}; this step was not taken", bad.rows) from None
-        optimizer.step()
-        taken.append(OptimizerStepResult(gradient, norm))
-        if watch is not None:
-            watch(number, norm)
-        if stop_asked():
-            break
-    return as_result(taken)
+    """Take every optimizer step of the plan."""
+    done: list[OptimizerStepResult] = []
+    for number, result in enumerate(optimizer_steps(policy, credited, plan, built, optimizer, options, notify=notify)):
+        done.append(result)
+        after_step(number, result.gradient_norm)
+    return as_result(done)
 
 
-def _forget(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
+def _free_memory(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     policy.release()
 
@@ -289,7 +283,7 @@ def _bad_gradient(
     step: PlannedStep,
     built: AggregatedObjective,
     norm: float,
-    knobs: "_Knobs",
+    options: ForwardOptions,
     *,
     seed: int,
 ) -> BadNumbersError:
@@ -299,7 +293,7 @@ def _bad_gradient(
         policy.model.zero_grad(set_to_none=True)
         only = torch.zeros_like(credited.rollouts.mask)
         only[list(rows)] = True
-        accumulate_gradient(policy, credited, step, built, **knobs, seed=seed, only=only & credited.rollouts.mask)
+        accumulate_gradient(policy, credited, step, built, options, seed=seed, only=only & credited.rollouts.mask)
         found = (parameter.grad for parameter in trainable_parameters(policy.model).values() if parameter.grad is not None)
         if not all(bool(gradient.isfinite().all()) for gradient in found):
             broken += rows

@@ -1,8 +1,7 @@
 """The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -10,40 +9,12 @@ from transformers.utils import logging as transformers_logging
 
 from tokencredit.config.train import TAGS
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
+from tokencredit.policy.sampling import Sampler
 from tokencredit.policy.token_text import joining_pieces, text_alone
-from tokencredit.types import Rollouts
 
 TINY_PARAMETERS = 5_000_000
-
-
-class Sampled(NamedTuple):
-    rollouts: Rollouts
-    evidence: TokenScores
-    """As seen while sampling; hidden states only where asked for."""
-
-
-class Sampler(Protocol):
-    """Weights are the policy's at the moment of asking, however often they have moved since the last time."""
-
-    def sample(
-        self,
-        policy: "Policy",
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        max_new_tokens: int,
-        seed: int,
-        temperature: float,
-        greedy: bool,
-        keep_hidden: bool,
-        dtype: str,
-    ) -> Sampled: ...
-
-    def release(self) -> None:
-        """Give back the memory that is only kept to be faster the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

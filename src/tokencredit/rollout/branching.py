@@ -4,6 +4,7 @@ Monte-Carlo value of a prefix: where to branch, and the chance of success there.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from tokencredit.config.credit import ProcessCredit
 from tokencredit.config.train import TrainConfig
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
@@ -110,15 +112,9 @@ def solve_rates(
     for start in range(0, len(order), at_once):
         chosen = order[start : start + at_once]
         prefixes = [tokens[points[index].row, : points[index].position].tolist() for index in chosen]
-        drawn = sample(
-            policy,
-            [(*rollouts.prompts[points[index].row], *prefix) for index, prefix in zip(chosen, prefixes, strict=True)],
-            group_size=continuations,
-            max_new_tokens=limit - min(len(prefix) for prefix in prefixes),
-            seed=derive_seed(seed, "continuations", start),
-            temperature=config.sampling.temperature,
-            dtype=config.dtype,
-        ).rollouts
+        prompts = [(*rollouts.prompts[points[index].row], *prefix) for index, prefix in zip(chosen, prefixes, strict=True)]
+        params = SamplingParams.from_config(config, seed=derive_seed(seed, "continuations", start), group_size=continuations)
+        drawn = sample(policy, prompts, replace(params, max_new_tokens=limit - min(len(prefix) for prefix in prefixes))).rollouts
         drawn_tokens, drawn_mask = drawn.tokens.cpu(), drawn.mask.cpu()
         asked: list[tuple[Problem, str]] = []
         for offset, (index, prefix) in enumerate(zip(chosen, prefixes, strict=True)):

@@ -6,9 +6,10 @@ Grading stays in the main thread, where a stop that is asked for interrupts it; 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -19,10 +20,12 @@ from torch import Tensor
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import group_statistics
+from tokencredit.pipeline.credit import NOTHING_SAMPLED, ExtraEvidence
 from tokencredit.pipeline.guards import check_scores
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.generate import demonstrated, generate
-from tokencredit.rollout.grading import RIGHT, grade_with_reasons, reward_parts
+from tokencredit.rollout.grading import RIGHT, bonus, grade_with_reasons, part_means, reward_parts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import BatchGrading, Problem, Task
 from tokencredit.timing import Stopwatch
@@ -38,21 +41,35 @@ def score_while_grading(work: Callable[[], Found]) -> Iterator[Future[Found]]:
         yield one_thread.submit(work)
 
 
-class GradedBatch(NamedTuple):
-    problems: list[Problem]
+class CollectedBatch(NamedTuple):
+    """Rollouts that were sampled and graded, then scored; everything after it is computed from it."""
+
+    problems: Sequence[Problem]
     """`problems[g]` is what group g answers."""
     rollouts: Rollouts
-    evidence: TokenScores
-    """What the sampler saw of every token, or a scoring pass where one ran beside the grading."""
     score: Float[Tensor, " seq"]
+    evidence: TokenScores
+    """What the sampler knew of every token, until a scoring pass replaces it."""
     rollouts_used: int
     """Sampled in all, the discarded ones included."""
-    parts: Mapping[str, Float[Tensor, " seq"]]
+    responses: int
+    """Of these, the ones that answer prompts and were graded for training: without what extra evidence cost."""
+    parts: Mapping[str, Float[Tensor, " seq"]] = {}
     """What a response earns, part by part."""
-    ungraded: Mapping[str, int]
+    ungraded: Mapping[str, int] = {}
     """Why responses could not be graded, and how many; of all that were sampled."""
-    scored_beside: bool = False
-    """The evidence is that of a scoring pass already."""
+    scored: bool = False
+    """Whether the evidence is that of a scoring pass already."""
+    reference_logp: Float[Tensor, "seq tok"] | None = None
+    sampled: ExtraEvidence = NOTHING_SAMPLED
+    bonus: Float[Tensor, " seq"] | None = None
+    """What a response earns beside its score."""
+    extra: Mapping[str, float] = {}
+    """Numbers to log: the parts of the reward, and what evidence beyond the rollouts was sampled."""
+
+    def without_hidden(self) -> "CollectedBatch":
+        """Hidden states are the largest part of a batch, and nothing needs them once the credit is assigned."""
+        return self._replace(evidence=self.evidence._replace(hidden=None, features=None))
 
 
 Score = Callable[[Rollouts], TokenScores]
@@ -63,7 +80,7 @@ def _widen(tensor: Tensor, width: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(len(tensor), width - tensor.shape[1], *tensor.shape[2:])], 1)
 
 
-def join_batches(parts: list[GradedBatch]) -> GradedBatch:
+def join_batches(parts: list[CollectedBatch]) -> CollectedBatch:
     """Rows one after another, padded to the widest, groups renumbered in order of appearance."""
     width = max(part.rollouts.tokens.shape[1] for part in parts)
     groups: list[Tensor] = []
@@ -77,7 +94,7 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
         return torch.cat([_widen(tensor, width) for tensor in tensors])
 
     hidden = [part.evidence.hidden for part in parts if part.evidence.hidden is not None]
-    return GradedBatch(
+    return CollectedBatch(
         problems=[problem for part in parts for problem in part.problems],
         rollouts=Rollouts(
             prompts=tuple(prompt for part in parts for prompt in part.rollouts.prompts),
@@ -94,6 +111,7 @@ def join_batches(parts: list[GradedBatch]) -> GradedBatch:
         ),
         score=torch.cat([part.score for part in parts]),
         rollouts_used=sum(part.rollouts_used for part in parts),
+        responses=sum(part.responses for part in parts),
         parts={name: torch.cat([part.parts[name] for part in parts]) for name in parts[0].parts},
         ungraded=sum((Counter(part.ungraded) for part in parts), Counter()),
     )
@@ -108,28 +126,19 @@ def _round(
     attempt: int,
     watch: Stopwatch,
     keep_hidden: bool,
-    score_beside: Score | None = None,
-) -> GradedBatch:
+    score_while: Score | None = None,
+) -> CollectedBatch:
     problems = task.problems(count, split="train", seed=derive_seed(config.seed, "prompts", step, attempt))
     if config.source == "demonstrations":
         return _demonstrated(policy, task, config, problems, watch, seed=derive_seed(config.seed, "demonstrations", step))
     with watch.stage("sample"):
-        rollouts, evidence = generate(
-            policy,
-            task,
-            problems,
-            group_size=config.sampling.group_size,
-            max_new_tokens=config.sampling.max_new_tokens,
-            seed=derive_seed(config.seed, "sample", step, attempt),
-            temperature=config.sampling.temperature,
-            keep_hidden=keep_hidden,
-            dtype=config.dtype,
-        )
-    if score_beside is None:
+        params = SamplingParams.from_config(config, seed=derive_seed(config.seed, "sample", step, attempt))
+        rollouts, evidence = generate(policy, task, problems, replace(params, keep_hidden=keep_hidden))
+    if score_while is None:
         with watch.stage("grade"):
             score, reasons = grade_with_reasons(policy, task, problems, rollouts)
     else:
-        with score_while_grading(partial(score_beside, rollouts)) as scoring:
+        with score_while_grading(partial(score_while, rollouts)) as scoring:
             with watch.stage("grade"):
                 score, reasons = grade_with_reasons(policy, task, problems, rollouts)
             with watch.stage("score"):
@@ -138,11 +147,14 @@ def _round(
         # An infinite reward makes its group look as if all were alike; it must be refused, not left out.
         check_scores(score)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
-    return GradedBatch(problems, rollouts, evidence, score, len(score), parts, reasons, score_beside is not None)
+    count = len(score)
+    return CollectedBatch(problems, rollouts, score, evidence, count, count, parts, reasons, score_while is not None)
 
 
-def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: list[Problem], watch: Stopwatch, *, seed: int) -> GradedBatch:
-    """A demonstration that the verifier does not take for right teaches nothing and is told of, as one that cannot be graded."""
+def _demonstrated(
+    policy: Policy, task: Task, config: TrainConfig, problems: list[Problem], watch: Stopwatch, *, seed: int
+) -> CollectedBatch:
+    """A demonstration that the verifier does not grade as right teaches nothing; it is counted with the ungraded ones."""
     with watch.stage("sample"):
         rollouts = demonstrated(policy, task, problems, config, seed=seed)
     with watch.stage("grade"):
@@ -154,10 +166,10 @@ def _demonstrated(policy: Policy, task: Task, config: TrainConfig, problems: lis
     unknown = torch.zeros(rollouts.mask.shape, dtype=score.dtype, device=score.device)
     score = score.where(~(wrong | cut), torch.nan)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
-    return GradedBatch(problems, rollouts, TokenScores(unknown, unknown, None), score, 0, parts, reasons)
+    return CollectedBatch(problems, rollouts, score, TokenScores(unknown, unknown, None), 0, len(problems), parts, reasons)
 
 
-def _mixed_only(batch: GradedBatch) -> GradedBatch:
+def _mixed_only(batch: CollectedBatch) -> CollectedBatch:
     """The groups whose graded scores differ."""
     spread = group_statistics(batch.score, batch.rollouts.group).std > 0
     kept = [group for group in range(len(batch.problems)) if bool(spread[batch.rollouts.group == group].any())]
@@ -177,20 +189,22 @@ def _both_at_once(policy: Policy, task: Task) -> bool:
     return policy.device.type == "cuda" and isinstance(task, BatchGrading)
 
 
-def collect(
+def collect_rollouts(
     policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch, keep_hidden: bool, score: Score | None = None
-) -> GradedBatch:
-    """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than asked, if retries run out.
+) -> CollectedBatch:
+    """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than the configuration names, if retries run out.
 
-    `score` is the scoring pass, where there will be one: a GPU takes it while child processes grade.
+    `score` is the scoring pass, where there will be one: a GPU runs it while child processes grade.
     """
     missing = config.sampling.prompts
     if not config.filter_groups:
-        return _round(policy, task, config, missing, step, 0, watch, keep_hidden, score if _both_at_once(policy, task) else None)
-    kept: list[GradedBatch] = []
-    for attempt in range(1 + config.filter_retries):
-        kept.append(_mixed_only(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))
-        missing -= len(kept[-1].problems)
-        if missing == 0:
-            break
-    return join_batches(kept)
+        batch = _round(policy, task, config, missing, step, 0, watch, keep_hidden, score if _both_at_once(policy, task) else None)
+    else:
+        kept: list[CollectedBatch] = []
+        for attempt in range(1 + config.filter_retries):
+            kept.append(_mixed_only(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))
+            missing -= len(kept[-1].problems)
+            if missing == 0:
+                break
+        batch = join_batches(kept)
+    return batch._replace(bonus=bonus(batch.parts, config.reward), extra=part_means(batch.parts))

@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout.multi_turn import generate_turns, hear
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
@@ -23,32 +24,11 @@ ROWS_AT_ONCE = 1024
 """Responses sampled together: a larger batch costs memory and is no faster."""
 
 
-def generate(
-    policy: Policy,
-    task: Task,
-    problems: Sequence[Problem],
-    *,
-    group_size: int,
-    max_new_tokens: int,
-    seed: int,
-    temperature: float = 1.0,
-    greedy: bool = False,
-    keep_hidden: bool = False,
-    dtype: str = "float32",
-) -> Sampled:
+def generate(policy: Policy, task: Task, problems: Sequence[Problem], params: SamplingParams) -> Sampled:
     """`group_size` responses to each problem, `group` numbering the problems."""
-    drawing = {
-        "group_size": group_size,
-        "max_new_tokens": max_new_tokens,
-        "seed": seed,
-        "temperature": temperature,
-        "greedy": greedy,
-        "keep_hidden": keep_hidden,
-        "dtype": dtype,
-    }
     if isinstance(task, MultiTurn):
-        return generate_turns(policy, task, problems, **drawing)
-    return sample(policy, [policy.ask(problem.prompt) for problem in problems], **drawing)
+        return generate_turns(policy, task, problems, params)
+    return sample(policy, [policy.ask(problem.prompt) for problem in problems], params)
 
 
 class Shown(NamedTuple):

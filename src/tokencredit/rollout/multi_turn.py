@@ -17,8 +17,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenScores
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import render_reply
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import MultiTurn, Problem
@@ -109,39 +110,23 @@ def hear(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
     return policy.encode(render_reply(policy.tokenizer, reply, ended_by=ended_by))
 
 
-def generate_turns(
-    policy: Policy,
-    task: MultiTurn,
-    problems: Sequence[Problem],
-    *,
-    group_size: int,
-    max_new_tokens: int,
-    seed: int,
-    temperature: float = 1.0,
-    greedy: bool = False,
-    keep_hidden: bool = False,
-    dtype: str = "float32",
-) -> Sampled:
+def generate_turns(policy: Policy, task: MultiTurn, problems: Sequence[Problem], params: SamplingParams) -> Sampled:
     """As `sample`, for a task of several turns; `max_new_tokens` bounds what the policy writes in all of them.
 
     The end token of each turn was sampled and is part of the response. What the environment said has mask False and numbers 0.
     """
-    rows = [_Conversation(policy, task, problem, max_new_tokens) for problem in problems for _ in range(group_size)]
+    rows = [_Conversation(policy, task, problem, params.max_new_tokens) for problem in problems for _ in range(params.group_size)]
     going = rows
     while going:
         try:
-            drawn = sample(
-                policy,
-                [[*row.prompt, *row.tokens] for row in going],
+            # Rows that may write less are cut to what they have left.
+            turn = replace(
+                params,
                 group_size=1,
-                # Who may write less is cut to it.
                 max_new_tokens=max(row.left for row in going),
-                seed=derive_seed(seed, "turn", len(going[0].turns)),
-                temperature=temperature,
-                greedy=greedy,
-                keep_hidden=keep_hidden,
-                dtype=dtype,
+                seed=derive_seed(params.seed, "turn", len(going[0].turns)),
             )
+            drawn = sample(policy, [[*row.prompt, *row.tokens] for row in going], turn)
         except BadNumbersError as bad:
             raise BadNumbersError(bad.stage, str(bad), [rows.index(going[place]) for place in bad.rows]) from None
         going = [row for row, turn in zip(going, _turns(drawn), strict=True) if row.take_turn(turn)]
@@ -154,7 +139,7 @@ def generate_turns(
         prompts=tuple(tuple(row.prompt) for row in rows),
         tokens=pad_sequence([torch.tensor(row.tokens, device=device) for row in rows], batch_first=True),
         mask=pad_sequence([torch.tensor(row.mask, device=device) for row in rows], batch_first=True),
-        group=torch.arange(len(problems), device=device).repeat_interleave(group_size),
+        group=torch.arange(len(problems), device=device).repeat_interleave(params.group_size),
         behavior_logp=logp,
         finished=torch.tensor([row.finished for row in rows], device=device),
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.sampler import sample
@@ -100,15 +101,8 @@ def _sample_revisions(
             policy.ask(revision_prompt(task, problems[groups[pair.failed]], texts[pair.failed], texts[pair.sibling]))
             for pair in comparisons[start : start + ROWS_AT_ONCE]
         ]
-        drawn = sample(
-            policy,
-            prompts,
-            group_size=1,
-            max_new_tokens=config.sampling.max_new_tokens,
-            seed=derive_seed(seed, "revisions", start),
-            temperature=config.sampling.temperature,
-            dtype=config.dtype,
-        ).rollouts
+        params = SamplingParams.from_config(config, seed=derive_seed(seed, "revisions", start), group_size=1)
+        drawn = sample(policy, prompts, params).rollouts
         tokens, mask = drawn.tokens.cpu(), drawn.mask.cpu()
         written += [tokens[row][mask[row]].tolist() for row in range(len(prompts))]
     return written

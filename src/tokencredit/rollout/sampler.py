@@ -18,7 +18,8 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenScores, pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.pipeline.guards import LOG_PROBS
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.types import Rollouts
 
@@ -78,68 +79,37 @@ class _Decoder:
         self.attention = None if self.attention is None else self.attention[rows]
 
 
-def sample(
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    *,
-    group_size: int,
-    max_new_tokens: int,
-    seed: int,
-    temperature: float = 1.0,
-    greedy: bool = False,
-    keep_hidden: bool = False,
-    dtype: str = "float32",
-) -> Sampled:
+def sample(policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
     """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
     if not all(prompts):
         raise ConfigError("a prompt has no tokens under this model's tokenizer; there is nothing to answer")
     draw = sample_plainly if policy.sampler is None else policy.sampler.sample
-    return draw(
-        policy,
-        prompts,
-        group_size=group_size,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        temperature=temperature,
-        greedy=greedy,
-        keep_hidden=keep_hidden,
-        dtype=dtype,
-    )
+    return draw(policy, prompts, params)
 
 
 @torch.no_grad()
-def sample_plainly(
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    *,
-    group_size: int,
-    max_new_tokens: int,
-    seed: int,
-    temperature: float,
-    greedy: bool,
-    keep_hidden: bool,
-    dtype: str,
-) -> Sampled:
-    """The twin of every faster sampler: any model, any device, any precision."""
+def sample_plainly(policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
+    """The plain twin of every faster sampler: any model, any device, any precision."""
+    group_size, keep_hidden = params.group_size, params.keep_hidden
     device = policy.device
-    generator = torch.Generator(device=device).manual_seed(seed)
+    generator = torch.Generator(device=device).manual_seed(params.seed)
     rows = len(prompts) * group_size
     ends = torch.tensor(policy.end_tokens, device=device)
-    decoder = _Decoder(policy, prompts, group_size, dtype)
+    decoder = _Decoder(policy, prompts, group_size, params.dtype)
     kept_dtype = at_least_float32(decoder.logits).dtype
-    tokens = torch.zeros(rows, max_new_tokens, dtype=torch.long, device=device)
-    logps, entropies = (torch.zeros(rows, max_new_tokens, dtype=kept_dtype, device=device) for _ in range(2))
-    states = torch.zeros(rows, max_new_tokens, decoder.hidden.shape[-1] if keep_hidden else 0, dtype=kept_dtype, device=device)
-    mask = torch.zeros(rows, max_new_tokens, dtype=torch.bool, device=device)
+    tokens = torch.zeros(rows, params.max_new_tokens, dtype=torch.long, device=device)
+    logps, entropies = (torch.zeros(rows, params.max_new_tokens, dtype=kept_dtype, device=device) for _ in range(2))
+    states = torch.zeros(rows, params.max_new_tokens, decoder.hidden.shape[-1] if keep_hidden else 0, dtype=kept_dtype, device=device)
+    mask = torch.zeros(rows, params.max_new_tokens, dtype=torch.bool, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     writing = torch.arange(rows, device=device)
     stops = StopWatcher(policy.tokenizer, policy.stops, rows)
-    for position in range(max_new_tokens):
-        logp = (at_least_float32(decoder.logits) / temperature).log_softmax(-1)
+    for position in range(params.max_new_tokens):
+        logp = (at_least_float32(decoder.logits) / params.temperature).log_softmax(-1)
         if logp.isnan().any():
             rows = writing[logp.isnan().any(-1)].tolist()
             raise BadNumbersError(LOG_PROBS, "the policy's probabilities are not finite while sampling; it has broken down", rows)
-        drawn = logp.argmax(-1) if greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
+        drawn = logp.argmax(-1) if params.greedy else torch.multinomial(logp.exp(), 1, generator=generator).squeeze(-1)
         tokens[writing, position] = drawn
         logps[writing, position] = logp.gather(-1, drawn[:, None]).squeeze(-1)
         entropies[writing, position] = entropy_of(logp)
@@ -150,7 +120,7 @@ def sample_plainly(
         if stops:
             ended |= torch.tensor(stops.ended(writing.tolist(), drawn.tolist()), device=device)
         finished[writing] = ended
-        if position + 1 == max_new_tokens or bool(ended.all()):
+        if position + 1 == params.max_new_tokens or bool(ended.all()):
             break
         if ended.any():
             going_on = (~ended).nonzero()[:, 0]

@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import TokenScores
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import tokens_up_to_stop
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts
@@ -45,29 +46,17 @@ class VllmSampler:
             enable_prefix_caching=True,
         )
 
-    def sample(
-        self,
-        policy: Policy,
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        max_new_tokens: int,
-        seed: int,
-        temperature: float,
-        greedy: bool,
-        keep_hidden: bool,
-        dtype: str,
-    ) -> Sampled:
-        if keep_hidden:
+    def sample(self, policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
+        if params.keep_hidden:
             raise ConfigError("scoring is 'sampler' but vLLM tells no hidden states; use scoring 'auto' or 'pass'")
         self._give_weights(policy)
-        rows = [list(prompt) for prompt in prompts for _ in range(group_size)]
+        rows = [list(prompt) for prompt in prompts for _ in range(params.group_size)]
         # Each response has a seed of its own, so it does not depend on those beside it.
         asked = [
             self._vllm.SamplingParams(
-                temperature=0.0 if greedy else temperature,
-                max_tokens=max_new_tokens,
-                seed=derive_seed(seed, "vllm", row) % 2**31,
+                temperature=0.0 if params.greedy else params.temperature,
+                max_tokens=params.max_new_tokens,
+                seed=derive_seed(params.seed, "vllm", row) % 2**31,
                 logprobs=0,
                 ignore_eos=True,
                 stop_token_ids=list(policy.end_tokens),
@@ -79,7 +68,7 @@ class VllmSampler:
             for row in range(len(rows))
         ]
         answered = self._engine.generate([{"prompt_token_ids": row} for row in rows], asked, use_tqdm=False)
-        return _as_sampled(policy, prompts, group_size, [_read(policy, request.outputs[0]) for request in answered])
+        return _as_sampled(policy, prompts, params.group_size, [_read(policy, request.outputs[0]) for request in answered])
 
     def release(self) -> None:
         """What vLLM took it keeps: a share of the GPU that was set apart for it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,87 +17,86 @@ from torch import Tensor
 
 from tokencredit.errors import ConfigError, StorageError
 from tokencredit.forward.padded import TokenScores
+from tokencredit.optim.update import as_done
 from tokencredit.pipeline.credit import ExtraEvidence, MethodState
 from tokencredit.policy.lora import has_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
 from tokencredit.tasks import Problem
 from tokencredit.trainer.rng_state import generator_states, restore_generators
-from tokencredit.trainer.step import NOTHING_TAKEN, GatheredBatch, PlannedBatch
+from tokencredit.trainer.step import StepState
 from tokencredit.types import Credited, Rollouts, Scored, StepPlan, StepResult
 
-TENSORS, WORDS = "batch.safetensors", "batch.json"
+TENSORS, PLAIN = "batch.safetensors", "batch.json"
 OF_ROLLOUTS = ("tokens", "mask", "group", "behavior_logp", "finished")
 OF_CREDIT = ("old_logp", "entropy", "advantage", "coefficient", "credit", "correction")
 
 
-class StoredBatch(NamedTuple):
-    gathered: GatheredBatch
-    """Without hidden states: they are found again in a pass over the same weights."""
-    planned: PlannedBatch | None
-    taken: StepResult
-    """What the optimizer steps taken so far did."""
-
-
-def save_batch(folder: Path, gathered: GatheredBatch, planned: PlannedBatch | None = None, taken: StepResult = NOTHING_TAKEN) -> None:
-    rollouts, credited = gathered.rollouts, None if planned is None else planned.credited
-    found: dict[str, Tensor | None] = {name: getattr(rollouts, name) for name in OF_ROLLOUTS}
-    found |= {"score": gathered.score, "evidence/logp": gathered.evidence.logp, "evidence/entropy": gathered.evidence.entropy}
-    found |= {"reference_logp": gathered.reference_logp, "bonus": gathered.bonus}
-    found |= {f"sampled/{name}": value for name, value in gathered.sampled._asdict().items()}
-    words: dict[str, Any] = {
+def save_batch(folder: Path, batch: StepState) -> None:
+    """Collected rollouts, and where the batch is planned its credit, plan and optimizer steps. Hidden states are left out:
+    a pass over the same weights finds them again."""
+    collected = batch.collected
+    assert collected is not None
+    rollouts = collected.rollouts
+    tensors: dict[str, Tensor | None] = {name: getattr(rollouts, name) for name in OF_ROLLOUTS}
+    tensors |= {"score": collected.score, "evidence/logp": collected.evidence.logp, "evidence/entropy": collected.evidence.entropy}
+    tensors |= {"reference_logp": collected.reference_logp, "bonus": collected.bonus}
+    tensors |= {f"sampled/{name}": value for name, value in collected.sampled._asdict().items()}
+    plain: dict[str, Any] = {
         "prompts": rollouts.prompts,
-        "problems": [asdict(problem) for problem in gathered.problems],
-        "rollouts_used": gathered.rollouts_used,
-        "responses": gathered.responses,
-        "extra": dict(gathered.extra),
-        "ungraded": dict(gathered.ungraded),
-        "taken": asdict(taken),
+        "problems": [asdict(problem) for problem in collected.problems],
+        "rollouts_used": collected.rollouts_used,
+        "responses": collected.responses,
+        "extra": dict(collected.extra),
+        "ungraded": dict(collected.ungraded),
+        "taken": asdict(batch.result),
     }
-    if planned is not None and credited is not None:
-        found |= {"reward": credited.scored.reward} | {f"credit/{name}": getattr(credited, name) for name in OF_CREDIT}
-        words |= {"plan": planned.plan.to_json(), "state": {name: dict(value) for name, value in planned.state._asdict().items()}}
-    save_file({name: value.detach().cpu().contiguous().clone() for name, value in found.items() if value is not None}, folder / TENSORS)
-    (folder / WORDS).write_text(json.dumps(words) + "\n", encoding="utf-8")
+    if batch.plan is not None and batch.credited is not None and batch.method_state is not None:
+        credited = batch.credited
+        tensors |= {"reward": credited.scored.reward} | {f"credit/{name}": getattr(credited, name) for name in OF_CREDIT}
+        plain |= {"plan": batch.plan.to_json(), "state": {name: dict(value) for name, value in batch.method_state._asdict().items()}}
+    save_file({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items() if value is not None}, folder / TENSORS)
+    (folder / PLAIN).write_text(json.dumps(plain) + "\n", encoding="utf-8")
 
 
-def load_batch(folder: Path, device: torch.device) -> StoredBatch:
+def load_batch(folder: Path, device: torch.device, *, number: int) -> StepState:
+    """The batch of training step `number`, counted from 0."""
     tensors = {name: value.to(device) for name, value in load_file(folder / TENSORS).items()}
-    words = json.loads((folder / WORDS).read_text(encoding="utf-8"))
-    rollouts = Rollouts(prompts=tuple(tuple(prompt) for prompt in words["prompts"]), **{name: tensors[name] for name in OF_ROLLOUTS})
-    gathered = GatheredBatch(
-        problems=[Problem(**problem) for problem in words["problems"]],
+    plain = json.loads((folder / PLAIN).read_text(encoding="utf-8"))
+    rollouts = Rollouts(prompts=tuple(tuple(prompt) for prompt in plain["prompts"]), **{name: tensors[name] for name in OF_ROLLOUTS})
+    collected = CollectedBatch(
+        problems=[Problem(**problem) for problem in plain["problems"]],
         rollouts=rollouts,
         score=tensors["score"],
         evidence=TokenScores(tensors["evidence/logp"], tensors["evidence/entropy"], None),
-        rollouts_used=words["rollouts_used"],
-        responses=words["responses"],
+        rollouts_used=plain["rollouts_used"],
+        responses=plain["responses"],
         reference_logp=tensors.get("reference_logp"),
         bonus=tensors.get("bonus"),
         sampled=ExtraEvidence(**{name: tensors.get(f"sampled/{name}") for name in ExtraEvidence._fields}),
-        extra=words["extra"],
-        ungraded=words["ungraded"],
+        extra=plain["extra"],
+        ungraded=plain["ungraded"],
     )
-    taken = StepResult(**{field.name: tuple(words["taken"][field.name]) for field in fields(StepResult)})
-    return StoredBatch(gathered, _planned(gathered, tensors, words) if "plan" in words else None, taken)
-
-
-def _planned(gathered: GatheredBatch, tensors: Mapping[str, Tensor], words: Mapping[str, Any]) -> PlannedBatch:
-    credited = Credited(
-        scored=Scored(rollouts=gathered.rollouts, score=gathered.score, reward=tensors["reward"]),
-        reference_logp=gathered.reference_logp,
-        **{name: tensors.get(f"credit/{name}") for name in OF_CREDIT},  # pyright: ignore[reportArgumentType]
-    )
-    return PlannedBatch(gathered, credited, StepPlan.from_json(words["plan"]), MethodState(**words["state"]))
+    result = StepResult(**{field.name: tuple(plain["taken"][field.name]) for field in fields(StepResult)})
+    batch = StepState(number=number, collected=collected, done=as_done(result))
+    if "plan" in plain:
+        batch.credited = Credited(
+            scored=Scored(rollouts=rollouts, score=collected.score, reward=tensors["reward"]),
+            reference_logp=collected.reference_logp,
+            **{name: tensors.get(f"credit/{name}") for name in OF_CREDIT},  # pyright: ignore[reportArgumentType]
+        )
+        batch.plan, batch.method_state = StepPlan.from_json(plain["plan"]), MethodState(**plain["state"])
+    return batch
 
 
 OPTIMIZER_FILE, GENERATORS_FILE, STATE_FILE, CLOCKS_FILE = "optimizer.safetensors", "generators.safetensors", "state.json", "clocks.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Where a run stands. All else follows from the config, the step number and the batch that is being worked on."""
+class TrainState:
+    """The state of a run after a training step. All else follows from the config, the step number and the batch in progress."""
 
     step: int
     optimizer_step: int = 0
@@ -114,17 +113,13 @@ class Progress:
     def place(self) -> Place:
         return Place(self.step, self.optimizer_step)
 
-
-class BufferedBatch(NamedTuple):
-    """The batch a run was working on, with what its optimizer steps did so far."""
-
-    gathered: GatheredBatch
-    planned: PlannedBatch
-    taken: StepResult
+    @property
+    def methods(self) -> MethodState:
+        return MethodState(**self.stage_state)
 
 
 def save_model(policy: Policy, folder: Path) -> None:
-    """Publish the policy alone."""
+    """Save the policy alone."""
     with writing(folder), atomic_folder(folder) as fresh:
         _write_model(policy, fresh)
 
@@ -132,38 +127,41 @@ def save_model(policy: Policy, folder: Path) -> None:
 def save_checkpoint(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
-    progress: Progress,
+    state: TrainState,
     parent: Path,
-    buffered: BufferedBatch | None = None,
+    pending: StepState | None = None,
     generators: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
-    """Publish the state of a run under the name of its place; one that is there already is the same.
+    """Save the state of a run under the name of its position; a checkpoint of that name is the same one.
 
-    `generators` are the global ones as they were at that place, if they have been drawn from since.
+    `generators` are the global ones as they were at that position, if they have been drawn from since.
     """
-    folder = parent / progress.place.name
+    folder = parent / state.place.name
     if not folder.exists():
         with writing(folder), atomic_folder(folder) as fresh:
-            write_state(policy, optimizer, progress, fresh, generators)
-            if buffered is not None:
-                save_batch(fresh, *buffered)
+            write_state(policy, optimizer, state, fresh, generators)
+            if pending is not None:
+                save_batch(fresh, pending)
     return folder
 
 
 def write_state(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
-    progress: Progress,
+    state: TrainState,
     fresh: Path,
     generators: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Everything but the batch, into a folder that is not published yet. Clocks are apart: all else is the same in every run of a seed."""
+    """Everything but the batch, into a folder that is not renamed into place yet.
+
+    Clocks have a file of their own: everything else is equal in every run of a seed.
+    """
     _write_model(policy, fresh)
     save_file(_optimizer_tensors(optimizer), fresh / OPTIMIZER_FILE)
     save_file(dict(generators or generator_states()), fresh / GENERATORS_FILE)
-    told = asdict(progress)
-    seconds = told.pop("seconds")
-    for name, value in ((STATE_FILE, told), (CLOCKS_FILE, seconds)):
+    record = asdict(state)
+    seconds = record.pop("seconds")
+    for name, value in ((STATE_FILE, record), (CLOCKS_FILE, seconds)):
         (fresh / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
@@ -174,16 +172,16 @@ def prune(parent: Path, *, last: int, every: int) -> None:
     for place, path in sorted(found.items())[-last:]:
         # One that cannot be read has no say in what is kept.
         with suppress(ConfigError):
-            best[place] = load_progress(path).best_step
+            best[place] = load_train_state(path).best_step
     for place in found.keys() - to_keep(found, best, last=last, every=every):
         remove_folder(found[place])
 
 
-def load_progress(folder: Path) -> Progress:
+def load_train_state(folder: Path) -> TrainState:
     with _reading(folder):
         told: Mapping[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         seconds = json.loads((folder / CLOCKS_FILE).read_text(encoding="utf-8"))
-        return Progress(**{name.name: told[name.name] for name in fields(Progress) if name.name != "seconds"}, seconds=seconds)
+        return TrainState(**{name.name: told[name.name] for name in fields(TrainState) if name.name != "seconds"}, seconds=seconds)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -200,11 +198,13 @@ def load_generators(folder: Path) -> None:
         restore_generators(load_file(folder / GENERATORS_FILE))
 
 
-def load_buffered(folder: Path, device: torch.device) -> StoredBatch | None:
-    if not (folder / WORDS).is_file():
+def load_pending(folder: Path, device: torch.device) -> StepState | None:
+    """The batch that a checkpoint in the middle of a training step keeps."""
+    if not (folder / PLAIN).is_file():
         return None
+    number = load_train_state(folder).step
     with _reading(folder):
-        return load_batch(folder, device)
+        return load_batch(folder, device, number=number)
 
 
 def _write_model(policy: Policy, fresh: Path) -> None:

@@ -1,14 +1,22 @@
 """Accuracy on held-out problems: greedy, one sample (pass@1), and the best of k (pass@k)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
+from tokencredit.config.train import TrainConfig
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.generate import ROWS_AT_ONCE, generate
 from tokencredit.rollout.grading import grade_rollouts
+from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
+
+HELD_OUT = "held_out/"
+"""Begins the names of held-out measures in metrics.jsonl."""
+HELD_OUT_ACCURACY = f"{HELD_OUT}sampled"
 
 
 class Accuracy(NamedTuple):
@@ -27,26 +35,20 @@ class Accuracy(NamedTuple):
     def to_json(self) -> dict[str, float]:
         return dict(self._asdict())
 
+    def as_metrics(self) -> dict[str, float]:
+        return {f"{HELD_OUT}{name}": value for name, value in self._asdict().items()}
 
-def evaluate(
-    policy: Policy,
-    task: Task,
-    problems: Sequence[Problem],
-    *,
-    samples: int,
-    max_new_tokens: int,
-    seed: int,
-    temperature: float = 1.0,
-    dtype: str = "float32",
-) -> Accuracy:
+
+def evaluate(policy: Policy, task: Task, problems: Sequence[Problem], params: SamplingParams) -> Accuracy:
     """An ungraded response counts as wrong here: it did not solve the problem."""
+    samples = params.group_size
     at_once = max(1, ROWS_AT_ONCE // samples)
     right, greedy_right, lengths, ungraded = [], [], [], []
     for start in range(0, len(problems), at_once):
         asked = problems[start : start + at_once]
-        limits = {"max_new_tokens": max_new_tokens, "seed": seed + start, "dtype": dtype}
-        drawn = generate(policy, task, asked, group_size=samples, temperature=temperature, **limits).rollouts
-        greedy = generate(policy, task, asked, group_size=1, greedy=True, **limits).rollouts
+        drawing = replace(params, seed=params.seed + start)
+        drawn = generate(policy, task, asked, drawing).rollouts
+        greedy = generate(policy, task, asked, drawing.greedily()).rollouts
         score = grade_rollouts(policy, task, asked, drawn).view(len(asked), samples)
         right.append(score >= 1.0)
         ungraded.append(score.isnan())
@@ -62,4 +64,14 @@ def evaluate(
         length=float(torch.cat(lengths).double().mean()),
         problems=len(problems),
         ungraded=float(torch.cat(ungraded).double().mean()),
+    )
+
+
+def evaluate_held_out(policy: Policy, task: Task, held_out: Sequence[Problem], config: TrainConfig, *, final: bool) -> Accuracy:
+    """The same held-out problems and the same draws every time, so that differences are the policy's."""
+    chosen = config.evaluation
+    problems = held_out[: None if final else chosen.problems]
+    samples = chosen.final_samples if final else chosen.samples
+    return evaluate(
+        policy, task, problems, SamplingParams.from_config(config, seed=derive_seed(config.seed, "evaluate"), group_size=samples)
     )

@@ -14,50 +14,46 @@ from torch import Tensor
 
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores
-from tokencredit.optim.update import as_done, as_result
-from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.guards import STAGES, check_log_probs
 from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.timing import Stopwatch
 from tokencredit.trainer.checkpoint import (
-    Progress,
-    StoredBatch,
-    load_buffered,
+    TrainState,
     load_generators,
     load_optimizer,
-    load_progress,
+    load_pending,
+    load_train_state,
     save_batch,
     write_state,
     writing,
 )
 from tokencredit.trainer.preflight import GOLD_FILE
-from tokencredit.trainer.step import Attempt, GatheredBatch, Stepper
+from tokencredit.trainer.step import PolicyTrainer, StepState
 
 REFUSAL = "refusal.json"
 KEPT = 3
 """Dumps of a run; each holds the weights and the optimizer, so older ones go."""
 
 
-def dump_failed_batch(
-    stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, run: Path, generators: Mapping[str, Tensor]
-) -> Path:
+def dump_failed_batch(trainer: PolicyTrainer, state: TrainState, batch: StepState, run: Path, generators: Mapping[str, Tensor]) -> Path:
+    """A checkpoint as of before the refused optimizer step, with the batch and the refusal, below RUN/guards."""
+    bad = batch.refusal
+    assert bad is not None
     parent = run / "guards"
-    folder = parent / Place(progress.step + 1, len(attempt.taken)).name
+    folder = parent / Place(state.step + 1, len(batch.done)).name
     if folder.exists():
         remove_folder(folder)
     with writing(folder), atomic_folder(folder) as fresh:
-        write_state(stepper.policy, stepper.optimizer, progress, fresh, generators)
+        write_state(trainer.policy, trainer.optimizer, state, fresh, generators)
         if (run / GOLD_FILE).is_file():
             shutil.copyfile(run / GOLD_FILE, fresh / GOLD_FILE)
-        (fresh / "config.toml").write_text(to_toml(stepper.config), encoding="utf-8")
-        said = {"step": progress.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
+        (fresh / "config.toml").write_text(to_toml(trainer.config), encoding="utf-8")
+        said = {"step": state.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
         (fresh / REFUSAL).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-        if attempt.gathered is not None:
-            save_batch(fresh, attempt.gathered, attempt.planned, as_result(attempt.taken))
+        if batch.collected is not None:
+            save_batch(fresh, batch)
     others = [path for _, path in checkpoints_in(parent) if path != folder]
     for older in others[: max(0, len(others) + 1 - KEPT)]:
         remove_folder(older)
@@ -85,45 +81,38 @@ def replay(dump: Path) -> ReplayResult:
         raise ConfigError(f"dump {dump} cannot be replayed: {wrong or 'it holds no refused batch'}; give a folder below RUN/guards")
     refusal = json.loads((dump / REFUSAL).read_text(encoding="utf-8"))
     config = resolve([read_toml(dump / "config.toml")])
-    stepper, progress = Stepper(config, source=str(dump)), load_progress(dump)
-    stepper.check_gold(RunDir(dump))
-    load_optimizer(stepper.optimizer, dump)
+    trainer, state = PolicyTrainer(config, source=str(dump)), load_train_state(dump)
+    trainer.check_gold(RunDir(dump))
+    load_optimizer(trainer.optimizer, dump)
     load_generators(dump)
-    stored = load_buffered(dump, stepper.policy.device)
-    said = "the batch could not even be sampled" if stored is None else _score_again(stepper, stored.gathered)
+    batch = load_pending(dump, trainer.policy.device)
+    said = "the batch could not even be sampled" if batch is None else _score_again(trainer, batch)
+    batch = batch or StepState(number=state.step)
     try:
-        planned = None if stored is None else stored.planned
-        if planned is None:
-            # Never held by a name: hidden states are gone once the credit is assigned, as in training.
-            planned = stepper.plan(progress.step, _gathered(stepper, progress, stored), MethodState(**progress.stage_state), Stopwatch())
-        stepper.take(progress.step, planned, Stopwatch(), taken=None if stored is None else as_done(stored.taken))
+        if batch.plan is None:
+            if batch.collected is None:
+                trainer.collect(batch)
+                trainer.score(batch)
+                trainer.sample_extra(batch)
+            elif trainer.pipeline.keeps_hidden:
+                # Hidden states are not dumped; the dumped weights give them again.
+                found = trainer.score_rollouts(batch.collected.rollouts, keep_hidden=True)
+                evidence = batch.collected.evidence._replace(hidden=found.hidden, features=found.features)
+                batch.collected = batch.collected._replace(evidence=evidence)
+            trainer.credit(batch, state.methods)
+            trainer.plan(batch)
+        trainer.update(batch)
     except BadNumbersError as bad:
         return ReplayResult(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
     return ReplayResult(refusal, None, STAGES, said)
 
 
-def _gathered(stepper: Stepper, progress: Progress, stored: StoredBatch | None) -> GatheredBatch:
-    """Hidden states are not dumped; the dumped weights give them again."""
-    if stored is None:
-        return stepper.gather(progress.step, Stopwatch())
-    gathered = stored.gathered
-    if not stepper.pipeline.keeps_hidden:
-        return gathered
-    found = _scored(stepper, gathered, keep_hidden=True)
-    return gathered._replace(evidence=gathered.evidence._replace(hidden=found.hidden, features=found.features))
-
-
-def _scored(stepper: Stepper, gathered: GatheredBatch, *, keep_hidden: bool) -> TokenScores:
-    policy = stepper.policy
-    return stepper.pipeline.score_tokens(
-        policy.model, gathered.rollouts, keep_hidden=keep_hidden, passes=stepper.passes, free_memory=policy.release
-    )
-
-
-def _score_again(stepper: Stepper, gathered: GatheredBatch) -> str:
-    found = _scored(stepper, gathered, keep_hidden=False)
+def _score_again(trainer: PolicyTrainer, batch: StepState) -> str:
+    assert batch.collected is not None
+    rollouts = batch.collected.rollouts
+    found = trainer.score_rollouts(rollouts, keep_hidden=False)
     try:
-        check_log_probs(found.logp, gathered.rollouts.mask)
+        check_log_probs(found.logp, rollouts.mask)
     except BadNumbersError as bad:
         return f"a new pass over the same weights: {bad}"
     return "a new pass over the same weights gives finite log-probs for every response"

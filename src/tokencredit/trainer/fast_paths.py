@@ -8,27 +8,32 @@ from typing import NamedTuple
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import ForwardMode, compile_unsupported_reason
 from tokencredit.forward.packed import packing_unsupported_reason
+from tokencredit.pipeline.credit import Crediting
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.cuda_graph import why_not
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.scoring import keeps_hidden_while_sampling
 
 ASKED, FASTEST, NO_GPU = "asked for", "the fastest that can be taken here", "the model is not on a GPU"
 
 
 class FastPath(NamedTuple):
-    taken: str
-    why: str
+    chosen: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """As kept in env.json."""
+        return {"taken": self.chosen, "why": self.reason}
 
 
-def explain_fast_paths(config: TrainConfig, policy: Policy, passes: ForwardMode, pipeline: Pipeline) -> dict[str, dict[str, str]]:
+def explain_fast_paths(config: TrainConfig, policy: Policy, mode: ForwardMode, pipeline: Crediting) -> dict[str, dict[str, str]]:
     """By the setting that decides them."""
     found = {
         "sampler": _sampler(config, policy),
-        "passes": _passes(config, policy, passes),
-        "compile": _compile(config, policy, passes),
-        "features": _features(config, passes, pipeline),
+        "passes": _passes(config, policy, mode),
+        "compile": _compile(config, policy, mode),
+        "features": _features(config, mode, pipeline),
     }
-    return {setting: way._asdict() for setting, way in found.items()}
+    return {setting: path.to_json() for setting, path in found.items()}
 
 
 def _sampler(config: TrainConfig, policy: Policy) -> FastPath:
@@ -40,26 +45,26 @@ def _sampler(config: TrainConfig, policy: Policy) -> FastPath:
     return FastPath(taken, (why_not(policy, config.dtype) if config.dtype == "bfloat16" else None) or f"dtype is {config.dtype!r}")
 
 
-def _passes(config: TrainConfig, policy: Policy, passes: ForwardMode) -> FastPath:
-    taken = "packed" if passes.packed else "padded"
-    if config.passes != "auto" or passes.packed:
+def _passes(config: TrainConfig, policy: Policy, mode: ForwardMode) -> FastPath:
+    taken = "packed" if mode.packed else "padded"
+    if config.passes != "auto" or mode.packed:
         return FastPath(taken, FASTEST if config.passes == "auto" else ASKED)
     return FastPath(taken, NO_GPU if policy.device.type != "cuda" else packing_unsupported_reason(policy.model) or "")
 
 
-def _compile(config: TrainConfig, policy: Policy, passes: ForwardMode) -> FastPath:
-    taken = "on" if passes.compiled else "off"
-    if config.compile != "auto" or passes.compiled:
+def _compile(config: TrainConfig, policy: Policy, mode: ForwardMode) -> FastPath:
+    taken = "on" if mode.compiled else "off"
+    if config.compile != "auto" or mode.compiled:
         return FastPath(taken, FASTEST if config.compile == "auto" else ASKED)
-    return FastPath(taken, (compile_unsupported_reason(config, policy.model) or "") if passes.packed else "passes are padded")
+    return FastPath(taken, (compile_unsupported_reason(config, policy.model) or "") if mode.packed else "passes are padded")
 
 
-def _features(config: TrainConfig, passes: ForwardMode, pipeline: Pipeline) -> FastPath:
+def _features(config: TrainConfig, mode: ForwardMode, pipeline: Crediting) -> FastPath:
     if not pipeline.keeps_hidden:
         return FastPath("none", "no stage reads hidden states")
-    if pipeline.keeps_hidden_while_sampling:
+    if keeps_hidden_while_sampling(config, pipeline):
         return FastPath("device", "as the sampler saw them")
-    if not passes.packed:
+    if not mode.packed:
         return FastPath("device", "padded passes leave them there")
     if config.features == "auto":
         return FastPath("device or host", f"on the device while they fit into {config.features_gib:g} GiB")

@@ -31,8 +31,8 @@ from tokencredit.optim.microscope import StepEvidence, memory_for_a_look
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
-from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, MonteCarloEvidence, sample_evidence
-from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, MonteCarlo, MonteCarloEvidence
+from tokencredit.trainer.step import StepState
 from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Finding, StepPlan
 
@@ -204,8 +204,8 @@ def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[s
     return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used, looked_at, len(group.unique()))
 
 
-def judge(
-    trained: TrainedBatch,
+def diagnose_step(
+    batch: StepState,
     labels: TokenLabels,
     task: Task | None,
     config: TrainConfig,
@@ -214,24 +214,28 @@ def judge(
     history: Sequence[tuple[int, float]],
     only: Collection[str] = FINDINGS,
 ) -> Diagnosis:
-    """`step` counts from 1. Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format."""
-    look = trained.look
-    assert look is not None, "this step was not watched"
+    """The findings of an observed step; `step` counts from 1.
+
+    Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format.
+    """
+    observation, (collected, credited, plan) = batch.observation, batch.assigned()
+    assert observation is not None, "this step was not observed"
     with memory_for_a_look():
-        evidence = look.evidence()
-    rollouts = trained.credited.rollouts
-    table = token_table(trained.credited, trained.plan, text=labels.text, token_class=labels.token_class)
+        evidence = observation.evidence()
+    rollouts = credited.rollouts
+    table = token_table(credited, plan, text=labels.text, token_class=labels.token_class)
     seed = derive_seed(config.seed, "diagnose", step)
     sampled = NOTHING_SAMPLED
     if task is not None:
         change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
-        sampled = sample_evidence(look.before, look.policy, task, trained.problems, rollouts, table, change, config, seed=seed, only=only)
+        sampler = MonteCarlo(observation.before, task, collected.problems, rollouts, config)
+        sampled = sampler.sample(observation.policy, table, change, seed=seed, only=only)
     subject = Subject(
         table=table,
-        credited=trained.credited,
-        plan=trained.plan,
+        credited=credited,
+        plan=plan,
         evidence=evidence,
-        head=head_weight(look.before.model),
+        head=head_weight(observation.before.model),
         temperature=config.sampling.temperature,
         seed=seed,
         format_classes=frozenset() if task is None else format_classes(task),

@@ -14,6 +14,7 @@ from tokencredit.diagnose.common import DEAD_BAND
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.forward.padded import response_extent, score_rows
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.branching import BranchPoint, solve_rates
 from tokencredit.rollout.generate import generate
 from tokencredit.rollout.grading import grade_rollouts
@@ -43,30 +44,80 @@ class MonteCarloEvidence(NamedTuple):
 NOTHING_SAMPLED = MonteCarloEvidence()
 
 
-def sample_evidence(
-    before: Policy,
-    after: Policy,
-    task: Task,
-    problems: Sequence[Problem],
-    rollouts: Rollouts,
-    table: TokenTable,
-    change: Float[Tensor, " tok"],
-    config: TrainConfig,
-    *,
-    seed: int,
-    only: Collection[str],
-) -> MonteCarloEvidence:
-    """What the budgets pay for and the findings asked for need; nothing by default."""
-    knobs = config.diagnose
-    value, drift, used = None, None, 0
-    if knobs.value_budget and {"value", "tax"} & set(only):
-        chosen = choose_tokens(table, change, count=knobs.value_budget // (2 * knobs.value_continuations), seed=derive_seed(seed, "choose"))
-        value, sampled = _token_values(before, task, problems, rollouts, table, chosen, config, seed=derive_seed(seed, "value"))
-        used += sampled
-    if knobs.drift_budget and "drift" in only:
-        drift, sampled = _fresh_responses(before, after, task, problems, config, seed=derive_seed(seed, "fresh"))
-        used += sampled
-    return MonteCarloEvidence(value, drift, used)
+class MonteCarlo(NamedTuple):
+    """What values and fresh responses are sampled from: the policy before the update, and the batch it wrote."""
+
+    policy: Policy
+    task: Task
+    problems: Sequence[Problem]
+    rollouts: Rollouts
+    config: TrainConfig
+
+    def sample(
+        self, after: Policy, table: TokenTable, change: Float[Tensor, " tok"], *, seed: int, only: Collection[str]
+    ) -> MonteCarloEvidence:
+        """What the budgets pay for and the findings in `only` need; nothing by default. `after` is the updated policy."""
+        settings = self.config.diagnose
+        value, fresh, used = None, None, 0
+        if settings.value_budget and {"value", "tax"} & set(only):
+            count = settings.value_budget // (2 * settings.value_continuations)
+            chosen = choose_tokens(table, change, count=count, seed=derive_seed(seed, "choose"))
+            value, sampled = self.token_values(table, chosen, seed=derive_seed(seed, "value"))
+            used += sampled
+        if settings.drift_budget and "drift" in only:
+            fresh, sampled = self.fresh_responses(after, seed=derive_seed(seed, "fresh"))
+            used += sampled
+        return MonteCarloEvidence(value, fresh, used)
+
+    def token_values(self, table: TokenTable, chosen: list[int], *, seed: int) -> tuple[TokenValues, int]:
+        """After the last token of a response there is nothing to sample: its value is the verifier's score."""
+        length = response_extent(self.rollouts.mask).tolist()
+        starts = [BranchPoint(int(table.row[place]), int(table.position[place])) for place in chosen]
+        wanted = dict.fromkeys(starts)
+        wanted |= dict.fromkeys(
+            point for start in starts if (point := start._replace(position=start.position + 1)).position < length[start.row]
+        )
+        points = list(wanted)
+        continuations = self.config.diagnose.value_continuations
+        rates = solve_rates(
+            self.policy, self.task, self.problems, self.rollouts, points, self.config, continuations=continuations, seed=seed
+        )
+        known = dict(zip(points, rates.tolist(), strict=True))
+        values = TokenValues(*(torch.full((len(table),), math.nan, dtype=torch.float64) for _ in range(2)))
+        for place, start in zip(chosen, starts, strict=True):
+            values.before[place] = known[start]
+            values.after[place] = known.get(start._replace(position=start.position + 1), float(table.score[place]))
+        return values, len(points) * continuations
+
+    def fresh_responses(self, after: Policy, *, seed: int) -> tuple[FreshResponses, int]:
+        """New responses of the old policy to the batch's first problems, in whole groups; drift is about pairs of one group."""
+        before, config = self.policy, self.config
+        size = min(config.sampling.siblings, config.diagnose.drift_budget)
+        asked = list(self.problems[: max(1, config.diagnose.drift_budget // size)])
+        temperature = config.sampling.temperature
+        rollouts = generate(before, self.task, asked, SamplingParams.from_config(config, seed=seed, group_size=size)).rollouts
+        score = grade_rollouts(before, self.task, asked, rollouts)
+        # In full precision, as the microscope measures.
+        limits = {"temperature": temperature, "max_tokens": config.optimizer.max_tokens}
+        old, new = (score_rows(policy.model, rollouts, **limits) for policy in (before, after))
+        row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
+        inside = rollouts.mask
+        nothing = torch.zeros(len(row), dtype=torch.float64)
+        table = TokenTable(
+            row=row,
+            group=rollouts.group.cpu()[row],
+            position=position,
+            token=rollouts.tokens.cpu()[row, position],
+            text=("",) * len(row),
+            token_class=("",) * len(row),
+            logp=old.logp[inside].cpu(),
+            entropy=old.entropy[inside].cpu(),
+            credit=nothing,
+            advantage=nothing,
+            score=score.cpu()[row],
+            optimizer_step=torch.full_like(row, -1),
+        )
+        return FreshResponses(table, (new.logp - old.logp)[inside].cpu().double()), len(score)
 
 
 def choose_tokens(table: TokenTable, change: Float[Tensor, " tok"], *, count: int, seed: int) -> list[int]:
@@ -81,73 +132,3 @@ def choose_tokens(table: TokenTable, change: Float[Tensor, " tok"], *, count: in
     while len(chosen) < count and any(waiting):
         chosen += [kind.pop() for kind in waiting if kind]
     return sorted(chosen[:count])
-
-
-def _token_values(
-    policy: Policy,
-    task: Task,
-    problems: Sequence[Problem],
-    rollouts: Rollouts,
-    table: TokenTable,
-    chosen: list[int],
-    config: TrainConfig,
-    *,
-    seed: int,
-) -> tuple[TokenValues, int]:
-    """After the last token of a response there is nothing to sample: its value is what the verifier said."""
-    length = response_extent(rollouts.mask).tolist()
-    starts = [BranchPoint(int(table.row[place]), int(table.position[place])) for place in chosen]
-    wanted = dict.fromkeys(starts)
-    wanted |= dict.fromkeys(
-        point for start in starts if (point := start._replace(position=start.position + 1)).position < length[start.row]
-    )
-    points = list(wanted)
-    continuations = config.diagnose.value_continuations
-    rates = solve_rates(policy, task, problems, rollouts, points, config, continuations=continuations, seed=seed)
-    known = dict(zip(points, rates.tolist(), strict=True))
-    values = TokenValues(*(torch.full((len(table),), math.nan, dtype=torch.float64) for _ in range(2)))
-    for place, start in zip(chosen, starts, strict=True):
-        values.before[place] = known[start]
-        values.after[place] = known.get(start._replace(position=start.position + 1), float(table.score[place]))
-    return values, len(points) * continuations
-
-
-def _fresh_responses(
-    before: Policy, after: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig, *, seed: int
-) -> tuple[FreshResponses, int]:
-    """New responses of the old policy to the batch's first problems, in whole groups; drift is about pairs of one group."""
-    size = min(config.sampling.siblings, config.diagnose.drift_budget)
-    asked = list(problems[: max(1, config.diagnose.drift_budget // size)])
-    temperature = config.sampling.temperature
-    rollouts = generate(
-        before,
-        task,
-        asked,
-        group_size=size,
-        max_new_tokens=config.sampling.max_new_tokens,
-        seed=seed,
-        temperature=temperature,
-        dtype=config.dtype,
-    ).rollouts
-    score = grade_rollouts(before, task, asked, rollouts)
-    # In full precision, as the microscope measures.
-    limits = {"temperature": temperature, "max_tokens": config.optimizer.max_tokens}
-    old, new = (score_rows(policy.model, rollouts, **limits) for policy in (before, after))
-    row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
-    inside = rollouts.mask
-    nothing = torch.zeros(len(row), dtype=torch.float64)
-    table = TokenTable(
-        row=row,
-        group=rollouts.group.cpu()[row],
-        position=position,
-        token=rollouts.tokens.cpu()[row, position],
-        text=("",) * len(row),
-        token_class=("",) * len(row),
-        logp=old.logp[inside].cpu(),
-        entropy=old.entropy[inside].cpu(),
-        credit=nothing,
-        advantage=nothing,
-        score=score.cpu()[row],
-        optimizer_step=torch.full_like(row, -1),
-    )
-    return FreshResponses(table, (new.logp - old.logp)[inside].cpu().double()), len(score)

@@ -9,8 +9,8 @@ from tokencredit.pipeline import metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Task
-from tokencredit.trainer.findings import judge
-from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.findings import diagnose_step
+from tokencredit.trainer.step import StepState
 from tokencredit.trainer.token_table import label_tokens, token_columns
 
 
@@ -37,14 +37,15 @@ def _rollouts_of(file: Path) -> int:
         raise ConfigError(f"{file} is damaged: {problem}; remove it to go on without its count") from None
 
 
-def record_step(folder: RunDir, policy: Policy, task: Task, config: TrainConfig, step: int, trained: TrainedBatch) -> None:
-    """Of training step `step`, counted from 1."""
-    folder.append_plan(step, trained.plan)
-    if trained.look is None and not is_due(config.tokens_every, step, config.steps):
+def record_step(folder: RunDir, policy: Policy, task: Task, config: TrainConfig, batch: StepState) -> None:
+    """The plan of every step; its tokens and findings where they are due."""
+    step, (collected, credited, plan) = batch.number + 1, batch.assigned()
+    folder.append_plan(step, plan)
+    if batch.observation is None and not is_due(config.tokens_every, step, config.steps):
         return
-    labels = label_tokens(policy, task, trained.problems, trained.credited.rollouts)
-    folder.write_tokens(step, token_columns(step, trained.credited, trained.plan, labels, trained.problems))
-    if trained.look is not None:
-        history = [*entropy_history(folder), (step, metrics.mean_entropy(trained.credited))]
-        found = judge(trained, labels, task, config, step=step, history=history)
+    labels = label_tokens(policy, task, collected.problems, credited.rollouts)
+    folder.write_tokens(step, token_columns(step, credited, plan, labels, collected.problems))
+    if batch.observation is not None:
+        history = [*entropy_history(folder), (step, metrics.mean_entropy(credited))]
+        found = diagnose_step(batch, labels, task, config, step=step, history=history)
         folder.write_findings(step, found.to_json(step), found.columns)

@@ -10,13 +10,13 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.storage.checkpoints import newest_whole, set_aside
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.trainer.checkpoint import Progress, load_progress
+from tokencredit.trainer.checkpoint import TrainState, load_train_state
 
 
 class ResumePoint(NamedTuple):
     checkpoint: Path | None
     """None: the run was killed before its first checkpoint and begins again."""
-    progress: Progress | None
+    state: TrainState | None
     damaged: dict[Path, str]
     changed: dict[str, tuple[Any, Any]]
 
@@ -27,9 +27,9 @@ def find_resume_point(folder: RunDir, config: TrainConfig) -> ResumePoint:
     if found.newest is None and (found.damaged or _holds_others(folder.checkpoints)):
         wrong = "; ".join(f"{path.name}: {why}" for path, why in found.damaged.items()) or "it holds none that this version wrote"
         raise ConfigError(f"resume {folder.path} has no checkpoint that is whole ({wrong}); start a run of its own")
-    progress = None if found.newest is None else load_progress(found.newest)
+    state = None if found.newest is None else load_train_state(found.newest)
     changed = accepted_changes(resolve([read_toml(folder.path / "config.toml")]), config)
-    return ResumePoint(found.newest, progress, found.damaged, changed)
+    return ResumePoint(found.newest, state, found.damaged, changed)
 
 
 def _holds_others(checkpoints: Path) -> bool:
@@ -41,7 +41,7 @@ def continue_from(point: ResumePoint, folder: RunDir, config: TrainConfig, ways:
 
     `ways`: those that the run takes from here on, perhaps on another machine. Returns what a person should know of it.
     """
-    step, optimizer_step = (0, 0) if point.progress is None else point.progress.place
+    step, optimizer_step = (0, 0) if point.state is None else point.state.place
     folder.truncate_after(step)
     told: list[str] = []
     for path, wrong in point.damaged.items():

@@ -1,114 +1,105 @@
-"""One training step:
+"""One training step: its state, and the stages that fill it in.
 
-    sample -> grade -> score tokens -> (revise, branch) -> shape -> advantage -> credit -> plan -> update
+    collect -> score -> extra rollouts -> credit -> plan -> update
 
 Tokens are scored before rewards are shaped because a KL penalty in the reward needs their log-probs. In full precision
-the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a pass of its own finds them.
-
-One training step while it is under way: how far it got, and whether a guard refused it.
-
-A batch on its way from rollouts to a planned update: each stage fills in more of it.
+the sampler's own log-probs, entropies and hidden states are the scores; in bfloat16 a scoring pass finds them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from tokencredit.config import as_kwargs
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Notify, ignore
-from tokencredit.forward.modes import ForwardMode, choose_forward_mode, recomputable_layers
+from tokencredit.forward.modes import ForwardMode, ForwardOptions, choose_forward_mode, recomputable_layers
 from tokencredit.forward.padded import TokenScores
 from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.optim.update import OptimizerStepResult, as_done, as_result, run_plan
+from tokencredit.optim.update import OptimizerStepResult, UpdateOptions, as_result, optimizer_steps
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
-from tokencredit.pipeline.credit import NOTHING_SAMPLED, ExtraEvidence, MethodState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
-from tokencredit.rollout.collect import collect
-from tokencredit.rollout.extra import gather_extra
-from tokencredit.rollout.grading import bonus, part_means
+from tokencredit.rollout.collect import CollectedBatch, collect_rollouts
+from tokencredit.rollout.extra import sample_extra
 from tokencredit.rollout.sampler import with_sampler
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.scoring import (
+    check_budget,
+    credit_pipeline,
+    keeps_hidden_while_sampling,
+    model_facts,
+    needs_scoring_pass,
+    plan_steps,
+    score_tokens,
+)
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.tasks import TASKS, GoldReport, Problem, Task
+from tokencredit.tasks import TASKS, GoldReport, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_gold
 from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
 
-if TYPE_CHECKING:
-    from tokencredit.trainer.checkpoint import StoredBatch
 
+@dataclass(slots=True, kw_only=True)
+class StepState:
+    """One training step in progress: what a checkpoint in the middle of a batch keeps, and what the record is made from."""
 
-class GatheredBatch(NamedTuple):
-    """What was sampled and scored; everything after it is computed from it."""
-
-    problems: Sequence[Problem]
-    """`problems[g]` is what group g answers."""
-    rollouts: Rollouts
-    score: Float[Tensor, " seq"]
-    evidence: TokenScores
-    rollouts_used: int
-    """Sampled in all, the discarded ones included."""
-    responses: int
-    """Of these, the ones that answer prompts and were graded for training: without what evidence cost."""
-    reference_logp: Float[Tensor, "seq tok"] | None = None
-    sampled: ExtraEvidence = NOTHING_SAMPLED
-    bonus: Float[Tensor, " seq"] | None = None
-    """What a response earns beside its score."""
-    extra: Mapping[str, float] = {}
-    """Numbers to log: the parts of the reward, and what evidence beyond the rollouts was sampled."""
-    ungraded: Mapping[str, int] = {}
-    """Why responses could not be graded, and how many."""
-
-    def without_hidden(self) -> "GatheredBatch":
-        """Hidden states are the largest part of a batch, and nobody needs them once the credit is assigned."""
-        return self._replace(evidence=self.evidence._replace(hidden=None, features=None))
-
-
-class PlannedBatch(NamedTuple):
-    """Credited and planned: what the optimizer steps need, and what a checkpoint between two of them keeps."""
-
-    gathered: GatheredBatch
-    credited: Credited
-    plan: StepPlan
-    state: MethodState
+    number: int
+    """Of the training step, counted from 0."""
+    observe: bool = False
+    """Whether the microscope watches the update; then it is not left half-way."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    collected: CollectedBatch | None = None
+    credited: Credited | None = None
+    plan: StepPlan | None = None
+    method_state: MethodState | None = None
     """What the methods remember after this batch."""
+    done: list[OptimizerStepResult] = field(default_factory=list)
+    """The optimizer steps taken so far."""
+    observation: Microscope | None = None
+    refusal: BadNumbersError | None = None
+    """Why a guard refused the rest of this step."""
 
+    @contextmanager
+    def refuse_bad_numbers(self) -> Iterator[None]:
+        """Keep what a guard says; optimizer steps before a refused one stay taken."""
+        try:
+            yield
+        except BadNumbersError as problem:
+            self.refusal, self.observation = problem, None
 
-NOTHING_TAKEN = StepResult(loss=(), gradient_norm=(), silenced_share=(), ratio_mean=())
+    @property
+    def has_rollouts(self) -> bool:
+        """False where dynamic sampling left no group to learn from."""
+        return self.collected is not None and bool(self.collected.problems)
 
+    @property
+    def trained(self) -> bool:
+        """Whether the plan had optimizer steps and not all of them were refused."""
+        return self.plan is not None and bool(self.plan.steps) and (self.refusal is None or bool(self.done))
 
-class TrainedBatch(NamedTuple):
-    problems: Sequence[Problem]
-    """`problems[g]` is what group g answers."""
-    credited: Credited
-    plan: StepPlan
-    result: StepResult
-    look: Microscope | None
-    """What watched the optimizer steps, where somebody asked."""
+    @property
+    def result(self) -> StepResult:
+        return as_result(self.done)
 
+    def methods_after(self, before: MethodState) -> MethodState:
+        """A batch that moved nothing because it was refused is forgotten."""
+        if self.method_state is None or (self.refusal is not None and not self.done):
+            return before
+        return self.method_state
 
-class FinishedStep(NamedTuple):
-    rollouts_used: int
-    state: MethodState
-    trained: TrainedBatch | None
-    """None where dynamic sampling or a balanced plan left nothing to learn from: no update."""
-    extra: Mapping[str, float]
-    """What evidence beyond the rollouts was sampled."""
-
-    def without_look(self) -> "FinishedStep":
-        """Lets go of the copies of the weights that a look holds."""
-        return self if self.trained is None else self._replace(trained=self.trained._replace(look=None))
+    def assigned(self) -> tuple[CollectedBatch, Credited, StepPlan]:
+        """What is known once the batch is planned."""
+        assert self.collected is not None
+        assert self.credited is not None
+        assert self.plan is not None, "the batch is not planned yet"
+        return self.collected, self.credited, self.plan
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -119,13 +110,178 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return optimizer.learning_rate * rise * (1 - (1 - optimizer.final_rate) * done)
 
 
-class _Scoring(TypedDict):
-    passes: ForwardMode
-    notify: Notify
-    free_memory: Callable[[], None]
+class PolicyTrainer:
+    """Policy, reference, task, pipeline and optimizer of one run; `source` is where the policy's weights are loaded from."""
+
+    def __init__(self, config: TrainConfig, *, source: str, task: Task | None = None) -> None:
+        self.config = config
+        device = choose_device(config.device)
+        self.policy = load_trained(config, source, device=device)
+        if config.optimizer.gradient_checkpointing:
+            recomputable_layers(self.policy.model)
+        set_threads(config.threads, self.policy.model)
+        self.reference = None
+        if config.kl.beta > 0:
+            trusted = config.trust_remote_code
+            self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
+        self.task: Task = TASKS[config.task.type](**as_kwargs(config.task)) if task is None else task
+        prompting = with_prompting(self.policy, config, self.task)
+        self.policy = with_sampler(prompting, config.sampler, dtype=config.dtype, memory=config.vllm_memory)
+        self.mode = choose_forward_mode(config, self.policy.model)
+        self.pipeline = credit_pipeline(config)
+        self.optimizer = make_optimizer(config, self.policy.model)
+
+    def check_gold(self, folder: RunDir) -> GoldReport | None:
+        """Grade the task's own gold answers; rows that fail are neither sampled nor shown as examples."""
+        report = check_gold(self.task, folder)
+        self.policy = with_prompting(self.policy, self.config, self.task)
+        return report
+
+    def score_rollouts(self, rollouts: Rollouts, *, keep_hidden: bool, notify: Notify = ignore) -> TokenScores:
+        """A scoring pass of the policy."""
+        policy = self.policy
+        return score_tokens(
+            self.config, policy.model, rollouts, keep_hidden=keep_hidden, mode=self.mode, notify=notify, free_memory=policy.release
+        )
+
+    def collect(self, batch: StepState, notify: Notify = ignore) -> None:
+        """Sample and grade. Child processes may grade while the device scores."""
+
+        def score(rollouts: Rollouts) -> TokenScores:
+            check_budget(self.config, rollouts)
+            return self.score_rollouts(rollouts, keep_hidden=self.pipeline.keeps_hidden, notify=notify)
+
+        batch.collected = collect_rollouts(
+            self.policy,
+            self.task,
+            self.config,
+            step=batch.number,
+            watch=batch.watch,
+            keep_hidden=keeps_hidden_while_sampling(self.config, self.pipeline),
+            score=score if needs_scoring_pass(self.config) else None,
+        )
+
+    def score(self, batch: StepState, notify: Notify = ignore) -> None:
+        """Log-probs and evidence of every token, by the policy and, where there is one, by the reference."""
+        collected, config = batch.collected, self.config
+        if collected is None or not collected.problems:
+            return
+        rollouts = collected.rollouts
+        check_budget(config, rollouts)
+        with batch.watch.stage("score"):
+            evidence, reference = collected.evidence, None
+            if needs_scoring_pass(config) and not collected.scored:
+                evidence = self.score_rollouts(rollouts, keep_hidden=self.pipeline.keeps_hidden, notify=notify)
+            if config.source == "demonstrations":
+                rollouts = replace(rollouts, behavior_logp=evidence.logp)
+            if self.reference is not None:
+                reference = score_tokens(
+                    config,
+                    self.reference.model,
+                    collected.rollouts,
+                    keep_hidden=False,
+                    mode=self.mode,
+                    notify=notify,
+                    free_memory=self.policy.release,
+                ).logp
+        batch.collected = collected._replace(rollouts=rollouts, evidence=evidence, reference_logp=reference)
+
+    def sample_extra(self, batch: StepState) -> None:
+        """Evidence that costs rollouts of its own, counted apart."""
+        if batch.collected is None or not batch.collected.problems:
+            return
+        # Only recipes that sample something here have a clock for it.
+        with batch.watch.stage("extra") if sampled_evidence(self.config) else nullcontext():
+            seed = derive_seed(self.config.seed, "extra", batch.number)
+            batch.collected = sample_extra(self.policy, self.task, self.config, batch.collected, seed=seed)
+
+    def credit(self, batch: StepState, methods: MethodState) -> None:
+        """Shape, advantage, credit; the first number that is not finite refuses the batch."""
+        collected = batch.collected
+        if collected is None or not collected.problems:
+            return
+        with batch.watch.stage("credit"):
+            scored = self.pipeline.shape_reward(
+                collected.rollouts,
+                collected.score,
+                collected.evidence.logp,
+                collected.reference_logp,
+                collected.sampled,
+                collected.bonus,
+            )
+            batch.credited, batch.method_state = self.pipeline.credit_tokens(
+                scored,
+                collected.evidence,
+                methods,
+                seed=derive_seed(self.config.seed, "credit", batch.number),
+                facts=model_facts(self.policy),
+                reference_logp=collected.reference_logp,
+                sampled=collected.sampled,
+            )
+
+    def plan(self, batch: StepState) -> None:
+        if batch.credited is None or batch.collected is None:
+            return
+        with batch.watch.stage("plan"):
+            seed = derive_seed(self.config.seed, "plan", batch.number)
+            batch.plan = plan_steps(self.pipeline, self.config, batch.credited, seed=seed, packed=self.mode.packed)
+        batch.collected = batch.collected.without_hidden()
+
+    def update(self, batch: StepState, *, stop_requested: Callable[[], bool] = lambda: False, notify: Notify = ignore) -> None:
+        """Take the optimizer steps of the plan that are not done yet."""
+        if batch.plan is None or not batch.plan.steps:
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, batch.number)
+        stop = (lambda: False) if batch.observe else stop_requested
+        update_policy(
+            self.policy, self.optimizer, batch, self.pipeline.objective, self.config, mode=self.mode, stop_requested=stop, notify=notify
+        )
 
 
-def make_lens(config: TrainConfig, *, seed: int) -> MicroscopeConfig:
+def check_visible(config: TrainConfig) -> None:
+    if config.weights != "float32":
+        raise ConfigError(
+            f"weights is {config.weights!r}, and the change that an update makes to log-probs is lost in the rounding of bfloat16; "
+            "only updates of float32 weights can be observed"
+        )
+
+
+def update_policy(
+    policy: Policy,
+    optimizer: torch.optim.AdamW,
+    batch: StepState,
+    objective: AggregatedObjective,
+    config: TrainConfig,
+    *,
+    mode: ForwardMode | None = None,
+    stop_requested: Callable[[], bool] = lambda: False,
+    notify: Notify = ignore,
+) -> None:
+    """The optimizer steps that are not in `batch.done` yet, under the microscope where `batch.observe` says so."""
+    seed = derive_seed(config.seed, "objective", batch.number)
+    assert batch.credited is not None
+    assert batch.plan is not None
+    mode = mode or choose_forward_mode(config, policy.model)
+    if batch.observe:
+        check_visible(config)
+        # The microscope must not refuse what training would take: the bad step is refused when its turn comes.
+        with batch.watch.stage("diagnose"), memory_for_a_look(), suppress(BadNumbersError):
+            settings = microscope_config(config, seed=seed)
+            batch.observation = Microscope(policy, optimizer, batch.credited, batch.plan, objective, settings)
+    options = UpdateOptions(forward=ForwardOptions.from_config(config, mode), gradient_clip=config.optimizer.gradient_clip, seed=seed)
+    first = len(batch.done)
+    with batch.watch.stage("update"):
+        steps = optimizer_steps(policy, batch.credited, batch.plan, objective, optimizer, options, first=first, notify=notify)
+        for number, done in enumerate(steps, first):
+            batch.done.append(done)
+            if batch.observation is not None:
+                batch.observation.watch(number, done.gradient_norm)
+            if stop_requested():
+                break
+
+
+def microscope_config(config: TrainConfig, *, seed: int) -> MicroscopeConfig:
     return MicroscopeConfig(
         temperature=config.sampling.temperature,
         max_tokens=config.optimizer.max_tokens,
@@ -135,265 +291,3 @@ def make_lens(config: TrainConfig, *, seed: int) -> MicroscopeConfig:
         groups=config.diagnose.groups * (config.sampling.siblings // config.sampling.group_size),
         recompute=config.optimizer.gradient_checkpointing,
     )
-
-
-class Stepper:
-    """Policy, reference, task, stages and optimizer of one run; `source` is what the policy's weights are loaded from."""
-
-    def __init__(self, config: TrainConfig, *, source: str, task: Task | None = None) -> None:
-        self.config = config
-        device = choose_device(config.device)
-        trusted = config.trust_remote_code
-        self.policy = load_trained(config, source, device=device)
-        if config.optimizer.gradient_checkpointing:
-            recomputable_layers(self.policy.model)
-        set_threads(config.threads, self.policy.model)
-        self.reference = None
-        if config.kl.beta > 0:
-            self.reference = load_policy(config.model, device=device, dtype=config.dtype, weights=config.weights, trust_remote_code=trusted)
-        self.task: Task = TASKS[config.task.type](**as_kwargs(config.task)) if task is None else task
-        self.policy = with_sampler(
-            with_prompting(self.policy, config, self.task), config.sampler, dtype=config.dtype, memory=config.vllm_memory
-        )
-        self.passes = choose_forward_mode(config, self.policy.model)
-        self.pipeline = Pipeline(config)
-        self.optimizer = make_optimizer(config, self.policy.model)
-
-    def check_gold(self, folder: RunDir) -> GoldReport | None:
-        """Rows that fail are not asked, and not shown as examples either."""
-        report = check_gold(self.task, folder)
-        self.policy = with_prompting(self.policy, self.config, self.task)
-        return report
-
-    def gather(self, number: int, watch: Stopwatch, notify: Notify = ignore) -> GatheredBatch:
-        """Sampled, graded and scored, for training step `number` counted from 0."""
-        config, policy, pipeline = self.config, self.policy, self.pipeline
-        scoring = _Scoring(passes=self.passes, notify=notify, free_memory=policy.release)
-
-        def score(rollouts: Rollouts) -> TokenScores:
-            pipeline.check_budget(rollouts)
-            return pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, **scoring)
-
-        batch = collect(
-            policy,
-            self.task,
-            config,
-            step=number,
-            watch=watch,
-            keep_hidden=pipeline.keeps_hidden_while_sampling,
-            score=score if pipeline.scores_in_a_pass else None,
-        )
-        used = batch.rollouts_used
-        earned = part_means(batch.parts)
-        gathered = GatheredBatch(
-            batch.problems,
-            batch.rollouts,
-            batch.score,
-            batch.evidence,
-            used,
-            used or len(batch.problems),
-            bonus=bonus(batch.parts, config.reward),
-            extra=earned,
-            ungraded=batch.ungraded,
-        )
-        if not batch.problems:
-            return gathered
-        pipeline.check_budget(batch.rollouts)
-        with watch.stage("score"):
-            evidence = batch.evidence
-            if pipeline.scores_in_a_pass and not batch.scored_beside:
-                evidence = score(batch.rollouts)
-            if config.source == "demonstrations":
-                gathered = gathered._replace(rollouts=replace(batch.rollouts, behavior_logp=evidence.logp))
-            reference = None
-            if self.reference is not None:
-                reference = pipeline.score_tokens(self.reference.model, batch.rollouts, keep_hidden=False, **scoring).logp
-        # Told as a stage of its own only by recipes that sample something here.
-        with watch.stage("extra") if sampled_evidence(config) else nullcontext():
-            seed = derive_seed(config.seed, "extra", number)
-            extra = gather_extra(policy, self.task, config, batch.problems, batch.rollouts, batch.score, seed=seed)
-        return gathered._replace(
-            evidence=evidence,
-            reference_logp=reference,
-            sampled=extra.sampled,
-            extra=earned | dict(extra.metrics),
-            rollouts_used=batch.rollouts_used + extra.rollouts_used,
-        )
-
-    def plan(self, number: int, gathered: GatheredBatch, state: MethodState, watch: Stopwatch) -> PlannedBatch:
-        """Shaped, compared, credited and planned; the first number that is not finite refuses the batch."""
-        pipeline, seed = self.pipeline, self.config.seed
-        rollouts, evidence, reference = gathered.rollouts, gathered.evidence, gathered.reference_logp
-        with watch.stage("credit"):
-            scored = pipeline.shape_reward(rollouts, gathered.score, evidence.logp, reference, gathered.sampled, gathered.bonus)
-            credited, state = pipeline.credit_tokens(
-                scored,
-                evidence,
-                state,
-                seed=derive_seed(seed, "credit", number),
-                facts=model_facts(self.policy),
-                reference_logp=reference,
-                sampled=gathered.sampled,
-            )
-        with watch.stage("plan"):
-            plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number), packed=self.passes.packed)
-        return PlannedBatch(gathered.without_hidden(), credited, plan, state)
-
-    def take(
-        self,
-        number: int,
-        planned: PlannedBatch,
-        watch: Stopwatch,
-        *,
-        look: bool = False,
-        taken: list[OptimizerStepResult] | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
-        notify: Notify = ignore,
-    ) -> TrainedBatch | None:
-        """The optimizer steps that are not taken yet, watched where asked; None for an empty plan."""
-        if not planned.plan.steps:
-            return None
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, number)
-        result, microscope = update(
-            self.policy,
-            self.optimizer,
-            planned.credited,
-            planned.plan,
-            self.pipeline.objective,
-            self.config,
-            number=number,
-            look=look,
-            passes=self.passes,
-            stopwatch=watch,
-            taken=taken,
-            stop_asked=stop_asked,
-            notify=notify,
-        )
-        return TrainedBatch(planned.gathered.problems, planned.credited, planned.plan, result, microscope)
-
-    def step(self, number: int, state: MethodState, watch: Stopwatch, *, look: bool = False) -> FinishedStep:
-        """Training step `number`, counted from 0; with `look`, under the microscope."""
-        gathered = self.gather(number, watch)
-        if not gathered.problems:
-            return FinishedStep(gathered.rollouts_used, state, None, {})
-        planned = self.plan(number, gathered, state, watch)
-        gathered = planned.gathered
-        return FinishedStep(gathered.rollouts_used, planned.state, self.take(number, planned, watch, look=look), gathered.extra)
-
-
-def check_visible(config: TrainConfig) -> None:
-    if config.weights != "float32":
-        raise ConfigError(
-            f"weights is {config.weights!r}, and the change that an update makes to log-probs is lost in the rounding of bfloat16; "
-            "only updates of float32 weights can be looked at"
-        )
-
-
-class Updated(NamedTuple):
-    result: StepResult
-    look: Microscope | None
-
-
-def update(
-    policy: Policy,
-    optimizer: torch.optim.AdamW,
-    credited: Credited,
-    plan: StepPlan,
-    built: AggregatedObjective,
-    config: TrainConfig,
-    *,
-    number: int,
-    look: bool,
-    passes: ForwardMode | None = None,
-    stopwatch: Stopwatch | None = None,
-    taken: list[OptimizerStepResult] | None = None,
-    stop_asked: Callable[[], bool] = lambda: False,
-    notify: Notify = ignore,
-) -> Updated:
-    """The optimizer steps of training step `number`, watched where asked; `passes` where somebody has chosen them already."""
-    if look:
-        check_visible(config)
-    stopwatch = stopwatch or Stopwatch()
-    seed = derive_seed(config.seed, "objective", number)
-    microscope = None
-    if look:
-        # Looking must not refuse what training would take: the bad step is refused when its turn comes.
-        with stopwatch.stage("diagnose"), memory_for_a_look(), suppress(BadNumbersError):
-            microscope = Microscope(policy, optimizer, credited, plan, built, make_lens(config, seed=seed))
-    with stopwatch.stage("update"):
-        result = run_plan(
-            policy,
-            credited,
-            plan,
-            built,
-            optimizer,
-            temperature=config.sampling.temperature,
-            gradient_clip=config.optimizer.gradient_clip,
-            dtype=config.dtype,
-            recompute=config.optimizer.gradient_checkpointing,
-            passes=passes or choose_forward_mode(config, policy.model),
-            max_tokens=config.optimizer.max_tokens,
-            seed=seed,
-            watch=None if microscope is None else microscope.watch,
-            taken=taken,
-            stop_asked=stop_asked,
-            notify=notify,
-        )
-    return Updated(result, microscope)
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    number: int
-    """Of the training step, counted from 0."""
-    look: bool
-    """Whether its update is watched; then it is not left half-way."""
-    watch: Stopwatch = field(default_factory=Stopwatch)
-    gathered: GatheredBatch | None = None
-    planned: PlannedBatch | None = None
-    taken: list[OptimizerStepResult] = field(default_factory=list)
-    trained: TrainedBatch | None = None
-    """None where nothing was learnt from: dynamic sampling or a balanced plan left nothing, or a guard refused all of it."""
-    refusal: BadNumbersError | None = None
-
-    def gather(self, stepper: Stepper, kept: "StoredBatch | None", notify: Notify) -> None:
-        """A new batch, or the one that a checkpoint kept."""
-        if kept is not None:
-            self.gathered, self.planned, self.taken = kept.gathered, kept.planned, as_done(kept.taken)
-            # What the steps already taken did cannot be looked at any more.
-            self.look = self.look and not self.taken
-            return
-        try:
-            self.gathered = stepper.gather(self.number, self.watch, notify)
-        except BadNumbersError as bad:
-            self.refusal = bad
-
-    def plan(self, stepper: Stepper, state: MethodState) -> None:
-        if self.gathered is None or not self.gathered.problems or self.planned is not None:
-            return
-        try:
-            self.planned = stepper.plan(self.number, self.gathered, state, self.watch)
-            self.gathered = self.planned.gathered
-        except BadNumbersError as bad:
-            self.refusal = bad
-
-    def take(self, stepper: Stepper, stop_asked: Callable[[], bool], notify: Notify) -> None:
-        """Optimizer steps that stand before a refused one are taken and stay taken."""
-        if self.planned is None:
-            return
-        heed = (lambda: False) if self.look else stop_asked
-        try:
-            self.trained = stepper.take(
-                self.number, self.planned, self.watch, look=self.look, taken=self.taken, stop_asked=heed, notify=notify
-            )
-        except BadNumbersError as bad:
-            self.refusal = bad
-            if self.taken:
-                self.trained = TrainedBatch(
-                    self.planned.gathered.problems, self.planned.credited, self.planned.plan, as_result(self.taken), None
-                )
-
-    def state(self, before: MethodState) -> MethodState:
-        """What the methods remember: a batch that moved nothing is forgotten."""
-        return before if self.planned is None or (self.refusal is not None and not self.taken) else self.planned.state

@@ -24,7 +24,7 @@ from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.callbacks import Callback
-from tokencredit.trainer.checkpoint import Progress, save_model
+from tokencredit.trainer.checkpoint import TrainState, save_model
 from tokencredit.trainer.evaluate import Accuracy
 from tokencredit.trainer.signals import StopSignal
 from tokencredit.trainer.token_table import label_tokens, token_columns
@@ -78,7 +78,7 @@ class Recorder(TrainerCallback):
         folder: RunDir,
         task: Task,
         problems: Sequence[Sequence[Problem]],
-        progress: Progress,
+        progress: TrainState,
         evaluate: Callable[[], Accuracy],
         callback: Callback,
         stop: StopSignal,
@@ -146,7 +146,7 @@ class Recorder(TrainerCallback):
             self.folder.append("metrics.jsonl", row)
             self.folder.append("timing.jsonl", {"step": step, "seconds": watch.seconds})
         self.callback.on_step_end(row, watch.total)
-        self.progress = Progress(
+        self.progress = TrainState(
             step=step,
             rollouts_used=rollouts_used,
             best_step=best_step,
@@ -182,7 +182,7 @@ class Recorder(TrainerCallback):
         self.trainer.accelerator.wait_for_everyone()
         if self.writes:
             checkpoint = self.folder.checkpoints / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            fields = {name: getattr(self.progress, name) for name in Progress.__dataclass_fields__}
+            fields = {name: getattr(self.progress, name) for name in TrainState.__dataclass_fields__}
             (checkpoint / MANIFEST).unlink(missing_ok=True)
             (checkpoint / PROGRESS_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
             write_manifest(checkpoint)
@@ -225,14 +225,14 @@ def _measured(batch: PlannedBatch, told: Sequence[dict[str, float]], config: Tra
     return row if _is_scored(batch) else row | {name: taken[0][name] for name in ("entropy", "kl") if name in row}
 
 
-def last_whole_checkpoint(folder: RunDir) -> tuple[Path, Progress]:
+def last_whole_checkpoint(folder: RunDir) -> tuple[Path, TrainState]:
     found = folder.checkpoints.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{PROGRESS_FILE}")
     numbered = {int(file.parent.name.rsplit("-", 1)[1]): file for file in found}
     for number in sorted(numbered, reverse=True):
         if damage(numbered[number].parent) is not None:
             continue
         try:
-            return numbered[number].parent, Progress(**json.loads(numbered[number].read_text(encoding="utf-8")))
+            return numbered[number].parent, TrainState(**json.loads(numbered[number].read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
     raise ConfigError(f"resume {folder.path} has no checkpoint to continue from; start it again")

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -25,15 +24,14 @@ from tokencredit.integrations.trl.recorder import Recorder, RunTrainer, last_who
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.policy import Policy, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
-from tokencredit.seeds import derive_seed
 from tokencredit.storage.lock import locked
 from tokencredit.storage.run_dir import RunDir, describe_environment
 from tokencredit.tasks import TASKS, HeldOut, MultiTurn, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.callbacks import Callback, NoCallback
-from tokencredit.trainer.checkpoint import Progress
-from tokencredit.trainer.evaluate import Accuracy, evaluate
-from tokencredit.trainer.loop import Outcome
+from tokencredit.trainer.checkpoint import TrainState
+from tokencredit.trainer.evaluate import Accuracy, evaluate_held_out
+from tokencredit.trainer.loop import TrainResult
 from tokencredit.trainer.preflight import (
     check_gold,
     check_model_and_task,
@@ -43,6 +41,7 @@ from tokencredit.trainer.preflight import (
     refuse_leaks,
     write_gold,
 )
+from tokencredit.trainer.run import run_result
 from tokencredit.trainer.signals import StopSignal
 from tokencredit.trainer.step import learning_rate
 
@@ -51,7 +50,7 @@ PACKAGES = ("trl", "accelerate", "datasets")
 
 def train(
     config: TrainConfig, path: Path, callback: Callback | None = None, stop: StopSignal | None = None, *, resume: bool = False
-) -> Outcome:
+) -> TrainResult:
     """As the local engine's `train`. With several processes all call it; the folder is the first one's, which alone writes."""
     refuse(config)
     policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype, trust_remote_code=config.trust_remote_code)
@@ -100,7 +99,7 @@ def train(
         watch = Stopwatch()
         with watch.stage("evaluate"):
             before = measure(final=True).to_json()
-        resumed = Progress(step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before, stage_state={}, seconds=watch.seconds)
+        resumed = TrainState(step=0, rollouts_used=0, best_step=0, best_accuracy=-1.0, before=before, stage_state={}, seconds=watch.seconds)
     callback = callback or NoCallback()
     callback.on_train_begin(policy, Accuracy(**resumed.before), resumed.step)  # pyright: ignore[reportArgumentType]
     recorder = Recorder(config, folder, task, problems, resumed, measure, callback, stop or StopSignal())
@@ -109,15 +108,15 @@ def train(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     policy.model.eval()
     if recorder.interrupted:
-        return Outcome(policy, task, trainer.stage_state, {}, interrupted=True)
+        return TrainResult(policy, task, trainer.stage_state, {}, interrupted=True)
     with recorder.watch.stage("evaluate"):
         after = measure(final=True)
-    result = _result(config, recorder.progress, after, recorder.watch.seconds)
+    result = run_result(config, recorder.progress, after, recorder.watch.seconds)
     if first:
         if recorder.progress.best_step == 0 or not config.save_best:
             save_best(policy, folder, config.steps)
         folder.write_json("result.json", result)
-    return Outcome(policy, task, trainer.stage_state, result, interrupted=False)
+    return TrainResult(policy, task, trainer.stage_state, result, interrupted=False)
 
 
 @contextmanager
@@ -146,31 +145,9 @@ def _begin(folder: RunDir, config: TrainConfig, *, processes: int) -> None:
 
 
 def _evaluate(config: TrainConfig, policy: Policy, task: Task, held_out: list[Problem], *, final: bool) -> Accuracy:
-    """The local engine's evaluation: the same problems and draws every time, and nothing of TRL's randomness used up."""
-    chosen, training = config.evaluation, policy.model.training
+    """The local engine's evaluation, in eval mode: it uses up nothing of TRL's randomness."""
+    training = policy.model.training
     policy.model.eval()
-    found = evaluate(
-        policy,
-        task,
-        held_out[: None if final else chosen.problems],
-        samples=chosen.final_samples if final else chosen.samples,
-        max_new_tokens=config.sampling.max_new_tokens,
-        seed=derive_seed(config.seed, "evaluate"),
-        temperature=config.sampling.temperature,
-        dtype=config.dtype,
-    )
+    found = evaluate_held_out(policy, task, held_out, config, final=final)
     policy.model.train(training)
     return found
-
-
-def _result(config: TrainConfig, progress: Progress, after: Accuracy, seconds: dict[str, float]) -> dict[str, Any]:
-    return {
-        "recipe": config.recipe,
-        "seed": config.seed,
-        "steps": config.steps,
-        "before": progress.before,
-        "after": after.to_json(),
-        "rollouts_used": progress.rollouts_used,
-        "best_step": progress.best_step or config.steps,
-        "seconds": seconds,
-    }

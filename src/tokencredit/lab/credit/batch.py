@@ -4,6 +4,7 @@ Continuations of prefixes, drawn and graded in batches: where the prefix tree me
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,10 +16,11 @@ from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.generate import ROWS_AT_ONCE, generate
 from tokencredit.rollout.grading import grade_rollouts
 from tokencredit.rollout.sampler import sample
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.scoring import needs_scoring_pass, score_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
 from tokencredit.types import Rollouts
@@ -37,21 +39,11 @@ def draw_batch(
 ) -> Drawn:
     """Training problems. Batches of different purpose or number are independent."""
     problems = task.problems(prompts, split="train", seed=derive_seed(config.seed, f"{purpose}-prompts", number))
-    pipeline = Pipeline(config)
-    in_a_pass = pipeline.scores_in_a_pass
-    rollouts, evidence = generate(
-        policy,
-        task,
-        problems,
-        group_size=config.sampling.group_size,
-        max_new_tokens=config.sampling.max_new_tokens,
-        seed=derive_seed(config.seed, f"{purpose}-sample", number),
-        temperature=config.sampling.temperature,
-        keep_hidden=keep_hidden and not in_a_pass,
-        dtype=config.dtype,
-    )
+    in_a_pass = needs_scoring_pass(config)
+    params = SamplingParams.from_config(config, seed=derive_seed(config.seed, f"{purpose}-sample", number))
+    rollouts, evidence = generate(policy, task, problems, replace(params, keep_hidden=keep_hidden and not in_a_pass))
     if in_a_pass:
-        evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=keep_hidden)
+        evidence = score_tokens(config, policy.model, rollouts, keep_hidden=keep_hidden)
     return Drawn(problems, rollouts, evidence, grade_rollouts(policy, task, problems, rollouts))
 
 
@@ -108,15 +100,10 @@ def continuing(policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *,
             at_once = max(1, ROWS_AT_ONCE // copies)
             chosen, order = order[:at_once], order[at_once:]
             calls += 1
-            drawn = sample(
-                policy,
-                [(*prompts[requests[index].group], *requests[index].prefix) for index in chosen],
-                group_size=copies,
-                max_new_tokens=config.sampling.max_new_tokens - len(requests[chosen[0]].prefix),
-                seed=derive_seed(seed, "truth", calls),
-                temperature=config.sampling.temperature,
-                dtype=config.dtype,
-            ).rollouts
+            prefixes = [(*prompts[requests[index].group], *requests[index].prefix) for index in chosen]
+            params = SamplingParams.from_config(config, seed=derive_seed(seed, "truth", calls), group_size=copies)
+            limit = config.sampling.max_new_tokens - len(requests[chosen[0]].prefix)
+            drawn = sample(policy, prefixes, replace(params, max_new_tokens=limit)).rollouts
             rows = [row[:length] for row, length in zip(drawn.tokens.tolist(), drawn.mask.sum(1).tolist(), strict=True)]
             for place, index in enumerate(chosen):
                 own = [tuple(row) for row in rows[place * copies : (place + 1) * copies]]

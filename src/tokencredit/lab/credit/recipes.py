@@ -26,8 +26,9 @@ from tokencredit.pipeline.build import needed_evidence
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.extra import ExtraRollouts, gather_extra
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.collect import CollectedBatch
+from tokencredit.rollout.extra import sample_extra
+from tokencredit.rollout.scoring import credit_pipeline, model_facts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task
 from tokencredit.trainer.preflight import check_model_and_task
@@ -132,7 +133,7 @@ class Assigning:
 
     def __init__(self, policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, seed: int) -> None:
         self.policy, self.task, self.batch, self.config, self.seed = policy, task, batch, config, seed
-        self._sampled: dict[str, ExtraRollouts] = {}
+        self._sampled: dict[str, CollectedBatch] = {}
 
     def why_not(self, contender: Contender) -> str | None:
         """Why model and task do not suit the recipe; None: they do."""
@@ -142,13 +143,14 @@ class Assigning:
             return str(problem)
         return None
 
-    def extra(self, chosen: TrainConfig) -> ExtraRollouts:
+    def extra(self, chosen: TrainConfig) -> CollectedBatch:
         needs = needed_evidence(chosen) - {"logp", "entropy", "hidden"}
         asked = {"shape": chosen.shape if "revisions" in needs else None, "credit": chosen.credit if "prefix-values" in needs else None}
         key = f"{sorted(needs)} {asked}"
         if key not in self._sampled:
             batch, seed = self.batch, derive_seed(self.seed, "extra")
-            self._sampled[key] = gather_extra(self.policy, self.task, chosen, batch.problems, batch.rollouts, batch.score, seed=seed)
+            drawn = CollectedBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, rollouts_used=0, responses=len(batch.score))
+            self._sampled[key] = sample_extra(self.policy, self.task, chosen, drawn, seed=seed)
         return self._sampled[key]
 
     def __call__(self, contender: Contender) -> Assigned | str:
@@ -160,7 +162,7 @@ class Assigning:
 
     def _assign(self, chosen: TrainConfig) -> Assigned:
         """At the sampling policy every ratio is 1, and methods that remember start afresh."""
-        batch, seed, pipeline, extra = self.batch, self.seed, Pipeline(chosen), self.extra(chosen)
+        batch, seed, pipeline, extra = self.batch, self.seed, credit_pipeline(chosen), self.extra(chosen)
         scored = pipeline.shape_reward(batch.rollouts, batch.score, batch.evidence.logp, None, extra.sampled)
         credited = pipeline.credit_tokens(
             scored,

@@ -14,6 +14,7 @@ from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import allocated, enough_calls, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.lab.speed.workload import Shape, make_batch
+from tokencredit.rollout.scoring import score_tokens
 
 REFINEMENTS = 1
 PASS_TOKENS = 32_768
@@ -55,7 +56,7 @@ class _Cost:
     def passes(self) -> Iterator[Chunk]:
         """A micro-batch at a time, by the same scoring pass as ours: the released code's own is no faster."""
         for index, part in self.parts:
-            evidence = self.path.pipeline.score_tokens(self.path.policy.model, part, keep_hidden=True)
+            evidence = score_tokens(self.path.config, self.path.policy.model, part, keep_hidden=True)
             yield Chunk(index, evidence.logp[part.loss_mask], packed_features(evidence, part.loss_mask))
 
     def published(self) -> Tensor:

@@ -7,6 +7,7 @@ all of them; what is reported are ratios of medians.
 import json
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,10 +22,12 @@ from tokencredit.lab.speed.timing import spread
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import choose_device, load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import TASKS
 from tokencredit.timing import Stopwatch
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import PolicyTrainer
 
 OURS = ("dapo", "delta")
 WARM_UP = 2
@@ -53,16 +56,15 @@ def bench_config(recipe: str, *, steps: int, seed: int, device: str) -> TrainCon
 def measure_ours(configs: Mapping[str, TrainConfig]) -> dict[str, Measured]:
     """Train several configurations at once, one training step of each in turn."""
     measured = {name: Measured([], []) for name in configs}
-    steppers = {name: Stepper(config, source=config.model) for name, config in configs.items()}
+    trainers = {name: PolicyTrainer(config, source=config.model) for name, config in configs.items()}
     states = dict.fromkeys(configs, MethodState())
     for number in range(max(config.steps for config in configs.values())):
-        for name, stepper in steppers.items():
-            watch = Stopwatch()
-            finished = stepper.step(number, states[name], watch)
-            states[name] = finished.state
-            if number >= WARM_UP and finished.trained is not None:
-                measured[name].seconds.append(watch.seconds)
-                measured[name].tokens.append(sum(step.tokens for step in finished.trained.plan.steps))
+        for name, trainer in trainers.items():
+            batch = step_once(trainer, number, states[name])
+            states[name] = batch.methods_after(states[name])
+            if number >= WARM_UP and batch.plan is not None and batch.plan.steps:
+                measured[name].seconds.append(batch.watch.seconds)
+                measured[name].tokens.append(sum(step.tokens for step in batch.plan.steps))
     return measured
 
 
@@ -94,14 +96,7 @@ def measure_hidden(config: TrainConfig, tries: int) -> float:
     def seconds(keep_hidden: bool, seed: int) -> float:
         watch = Stopwatch()
         with watch.stage("sample"):
-            sample(
-                policy,
-                prompts,
-                group_size=config.sampling.group_size,
-                max_new_tokens=config.sampling.max_new_tokens,
-                seed=seed,
-                keep_hidden=keep_hidden,
-            )
+            sample(policy, prompts, replace(SamplingParams.from_config(config, seed=seed), keep_hidden=keep_hidden))
         return watch.total
 
     for number in range(WARM_UP):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokencredit.forward.modes import choose_forward_mode
+from tokencredit.forward.modes import ForwardOptions, choose_forward_mode
 from tokencredit.lab.speed.our_update import OurPath, bench_config
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms
 from tokencredit.lab.speed.timing import Call, allocated, free, peak_bytes, ran_out
@@ -17,6 +17,7 @@ from tokencredit.lab.speed.trl_loss import TrlKnobs, TrlPath, why_no_trl
 from tokencredit.lab.speed.whole_step import Training, load_of
 from tokencredit.lab.speed.workload import Load, Shape, build_model, make_batch, make_tokenizer, save_model
 from tokencredit.optim.update import accumulate_gradient
+from tokencredit.rollout.scoring import score_tokens
 from tokencredit.types import Credited, StepPlan
 
 RECIPE = "delta"
@@ -121,9 +122,9 @@ def one_pass(bench: Bench, shape: Shape, load: Load, rows: int, *, recompute: bo
     batch = make_batch(shape, wide, device=bench.device, seed=bench.seed, even=True)
     config = bench_config(bench, wide, "dapo", max_tokens=wide.rows * wide.positions, recompute=recompute)
     path = OurPath(bench, shape, wide, batch, config)
-    credited = path.credit(path.pipeline.score_tokens(path.policy.model, batch.rollouts, keep_hidden=False)).credited
-    passes = choose_forward_mode(config, path.policy.model)
-    plan = whole_plan(path, credited, wide, packed=passes.packed)
+    credited = path.credit(score_tokens(config, path.policy.model, batch.rollouts, keep_hidden=False)).credited
+    mode = choose_forward_mode(config, path.policy.model)
+    plan = whole_plan(path, credited, wide, packed=mode.packed)
 
     def call() -> None:
         accumulate_gradient(
@@ -131,10 +132,7 @@ def one_pass(bench: Bench, shape: Shape, load: Load, rows: int, *, recompute: bo
             credited,
             plan.steps[0],
             path.pipeline.objective,
-            temperature=1.0,
-            dtype=bench.dtype,
-            recompute=recompute,
-            passes=passes,
+            ForwardOptions(temperature=1.0, dtype=bench.dtype, recompute=recompute, mode=mode),
         )
 
     return call

@@ -11,23 +11,24 @@ from tokencredit.lab.speed.embedded import WARM_UP
 from tokencredit.lab.speed.timing import spread
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.storage.run_dir import describe_environment
-from tokencredit.timing import Stopwatch
-from tokencredit.trainer.findings import judge
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.findings import diagnose_step
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import PolicyTrainer
 from tokencredit.trainer.token_table import label_tokens
 
 
 def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
-    stepper, state = Stepper(config, source=config.model), MethodState()
+    trainer, methods = PolicyTrainer(config, source=config.model), MethodState()
     seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
     for number in range(WARM_UP + 2 * steps):
         look = number % 2 == 1
         began = time.perf_counter()
-        finished = stepper.step(number, state, Stopwatch(), look=look)
-        state, trained = finished.state, finished.trained
-        if trained is not None and trained.look is not None:
-            labels = label_tokens(stepper.policy, stepper.task, trained.problems, trained.credited.rollouts)
-            judge(trained, labels, stepper.task, config, step=number + 1, history=[])
+        batch = step_once(trainer, number, methods, observe=look)
+        methods = batch.methods_after(methods)
+        if batch.trained and batch.observation is not None:
+            collected, credited, _ = batch.assigned()
+            labels = label_tokens(trainer.policy, trainer.task, collected.problems, credited.rollouts)
+            diagnose_step(batch, labels, trainer.task, config, step=number + 1, history=[])
         if number >= WARM_UP:
             seconds["looked at" if look else "plain"].append(time.perf_counter() - began)
     return seconds

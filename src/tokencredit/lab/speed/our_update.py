@@ -11,8 +11,8 @@ from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.rollout.scoring import Pipeline, model_facts
-from tokencredit.trainer.step import update
+from tokencredit.rollout.scoring import credit_pipeline, model_facts, plan_steps, score_tokens
+from tokencredit.trainer.step import StepState, update_policy
 from tokencredit.types import Credited, StepPlan, StepResult
 
 OPTIMIZER_STEPS = 4
@@ -66,23 +66,24 @@ class OurPath:
     def __init__(self, bench: Bench, shape: Shape, load: Load, batch: Batch, config: TrainConfig) -> None:
         self.batch, self.config = batch, config
         self.policy = make_policy(shape, device=bench.device, positions=load.positions, seed=bench.seed)
-        self.pipeline = Pipeline(config)
+        self.pipeline = credit_pipeline(config)
         self.optimizer = make_optimizer(config, self.policy.model)
         self.stages: dict[str, float] = {}
 
     def score(self, *, keep_hidden: bool | None = None) -> TokenScores:
         keep = self.pipeline.keeps_hidden if keep_hidden is None else keep_hidden
-        return self.pipeline.score_tokens(self.policy.model, self.batch.rollouts, keep_hidden=keep)
+        return score_tokens(self.config, self.policy.model, self.batch.rollouts, keep_hidden=keep)
 
     def credit(self, evidence: TokenScores) -> Prepared:
         scored = self.pipeline.shape_reward(self.batch.rollouts, self.batch.score, evidence.logp, None)
         credited, _ = self.pipeline.credit_tokens(scored, evidence, MethodState(), seed=self.config.seed, facts=model_facts(self.policy))
         packed = choose_forward_mode(self.config, self.policy.model).packed
-        return Prepared(credited, self.pipeline.plan_steps(credited, seed=self.config.seed, packed=packed))
+        return Prepared(credited, plan_steps(self.pipeline, self.config, credited, seed=self.config.seed, packed=packed))
 
     def update(self, prepared: Prepared) -> StepResult:
-        built = self.pipeline.objective
-        return update(self.policy, self.optimizer, prepared.credited, prepared.plan, built, self.config, number=0, look=False).result
+        batch = StepState(number=0, credited=prepared.credited, plan=prepared.plan)
+        update_policy(self.policy, self.optimizer, batch, self.pipeline.objective, self.config)
+        return batch.result
 
     def __call__(self) -> StepResult:
         """The whole of it; `stages` then holds the seconds of each."""

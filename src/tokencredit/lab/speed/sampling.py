@@ -11,6 +11,7 @@ from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, t
 from tokencredit.lab.speed.timing import Call, Ceilings, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.lab.speed.workload import Load, Row, Shape, build_model, forward_flops, make_batch, make_policy
 from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 
 
@@ -75,10 +76,7 @@ class Drawing:
         drawn = sample(
             self.policy,
             self.prompts,
-            group_size=self.load.group_size,
-            max_new_tokens=self.load.response,
-            seed=self.calls,
-            dtype=self.dtype,
+            SamplingParams(group_size=self.load.group_size, max_new_tokens=self.load.response, seed=self.calls, dtype=self.dtype),
         )
         self.tokens = int(drawn.rollouts.mask.sum())
 

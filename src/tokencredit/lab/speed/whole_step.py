@@ -14,7 +14,8 @@ from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, t
 from tokencredit.lab.speed.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
 from tokencredit.lab.speed.workload import Load, RandomRewards, Shape, save_model
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import PolicyTrainer
 
 RECIPES = ("dapo", "delta", "cancellation")
 OTHER = "between stages"
@@ -55,8 +56,8 @@ class Training:
     def __init__(self, bench: Bench, folder: Path, shape: Shape, load: Load, recipe: str) -> None:
         config = step_config(bench, folder, load, recipe)
         self.device = bench.device
-        self.stepper = Stepper(config, source=str(folder), task=RandomRewards(shape.vocab, load.prompt))
-        self.number, self.state = 0, MethodState()
+        self.trainer = PolicyTrainer(config, source=str(folder), task=RandomRewards(shape.vocab, load.prompt))
+        self.number, self.methods = 0, MethodState()
         self.seconds: list[dict[str, float]] = []
         self.tokens: list[int] = []
 
@@ -64,13 +65,12 @@ class Training:
         watch = WaitingStopwatch(self.device)
         wait(self.device)
         began = time.perf_counter()
-        finished = self.stepper.step(self.number, self.state, watch)
+        batch = step_once(self.trainer, self.number, self.methods, watch=watch)
         wait(self.device)
         whole = time.perf_counter() - began
-        self.number, self.state = self.number + 1, finished.state
+        self.number, self.methods = self.number + 1, batch.methods_after(self.methods)
         self.seconds.append(dict(watch.seconds) | {OTHER: max(0.0, whole - watch.total)})
-        trained = finished.trained
-        self.tokens.append(0 if trained is None else int(trained.credited.rollouts.mask.sum()))
+        self.tokens.append(0 if not batch.trained or batch.credited is None else int(batch.credited.rollouts.mask.sum()))
 
     def forget(self) -> None:
         """What was measured so far was a warm-up."""
@@ -94,10 +94,9 @@ class Training:
 
     def chosen(self) -> dict[str, Any]:
         """What the configuration's autos came to on this machine."""
-        stepper = self.stepper
-        sampler = stepper.policy.sampler
+        sampler = self.trainer.policy.sampler
         named = "plain" if sampler is None else type(sampler).__name__
-        return stepper.passes._asdict() | {"sampler": named, "dtype": stepper.config.dtype}
+        return self.trainer.mode._asdict() | {"sampler": named, "dtype": self.trainer.config.dtype}
 
 
 def train_in_turns(runs: Mapping[str, Training], *, repeats: int) -> None:

@@ -15,7 +15,8 @@ from torch.nn.functional import pad
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import TokenScores
 from tokencredit.pipeline.guards import LOG_PROBS
-from tokencredit.policy.policy import Policy, Sampled
+from tokencredit.policy.policy import Policy
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import StopWatcher
 from tokencredit.rollout.cuda_graph.buffers import MOST_ENDS, Room, Weights, Workspace, bytes_for
 from tokencredit.rollout.cuda_graph.polling import Lookout
@@ -105,37 +106,25 @@ class FastSampler:
         self._weights = self._space = self._steps = None
 
     @torch.no_grad()
-    def sample(
-        self,
-        policy: Policy,
-        prompts: Sequence[Sequence[int]],
-        *,
-        group_size: int,
-        max_new_tokens: int,
-        seed: int,
-        temperature: float = 1.0,
-        greedy: bool = False,
-        keep_hidden: bool = False,
-        dtype: str = "bfloat16",
-    ) -> Sampled:
+    def sample(self, policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
         """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts.
 
         A policy around another model, or a precision the kernels do not know, is sampled by the plain twin.
         """
-        if not self._can(policy, dtype):
-            asked_plainly = {"temperature": temperature, "greedy": greedy, "keep_hidden": keep_hidden, "dtype": dtype}
-            return sample_plainly(policy, prompts, group_size=group_size, max_new_tokens=max_new_tokens, seed=seed, **asked_plainly)
-        asked = [tuple(prompt) for prompt in prompts for _ in range(group_size)]
-        weights = self._fresh_weights(_compute(policy, dtype))
+        if not self._can(policy, params.dtype):
+            return sample_plainly(policy, prompts, params)
+        keep_hidden, max_new_tokens = params.keep_hidden, params.max_new_tokens
+        asked = [tuple(prompt) for prompt in prompts for _ in range(params.group_size)]
+        weights = self._fresh_weights(_compute(policy, params.dtype))
         drawn: list[_Drawn] = []
         for first, last in self._cut(asked, max_new_tokens, keep_hidden, weights):
             lot = _Lot(first, asked[first:last])
             space = self._fitting_space(lot.room(max_new_tokens, keep_hidden), weights)
-            space.set_knobs(temperature=temperature, greedy=greedy, seed=seed, first_row=first, ends=policy.end_tokens)
+            space.set_knobs(temperature=params.temperature, greedy=params.greedy, seed=params.seed, first_row=first, ends=policy.end_tokens)
             cut = self._decode(lot, space, weights, StopWatcher(policy.tokenizer, policy.stops, lot.rows), max_new_tokens, keep_hidden)
             self._refuse_bad(space, lot)
             drawn.append(_Drawn(space, lot.rows, cut, keep_hidden))
-        return _joined(drawn, asked, group_size, policy.device)
+        return _joined(drawn, asked, params.group_size, policy.device)
 
     def _can(self, policy: Policy, dtype: str) -> bool:
         if policy.model is not self.model or len(policy.end_tokens) > MOST_ENDS:
