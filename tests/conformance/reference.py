@@ -10,11 +10,12 @@ from conformance.cases import CASES, Case
 from conformance.outcome import Outcome, batch_outcome, flat_gradient, flat_weights
 from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batches
 from tokencredit.config.resolve import resolve
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import row_cost
-from tokencredit.optim.update import run_plan
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.optim.update import UpdateOptions, run_plan
+from tokencredit.pipeline.credit import Crediting, MethodState
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.scoring import credit_pipeline, model_facts
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 
@@ -28,10 +29,10 @@ class Reference(NamedTuple):
     """One for every pass over a batch."""
 
 
-def _pipeline(case: Case) -> Pipeline:
+def _pipeline(case: Case) -> Crediting:
     sampling = {"prompts": case.groups, "group_size": GROUP_SIZE, "max_new_tokens": LIMIT, "temperature": case.temperature}
     run = {"sampling": sampling, "optimizer": {"steps_per_batch": case.optimizer_steps}, "seed": SEED}
-    return Pipeline(resolve([dict(case.recipe), run]))
+    return credit_pipeline(resolve([dict(case.recipe), run]))
 
 
 def batches_of(case: Case) -> tuple[StoredBatch, ...]:
@@ -78,10 +79,8 @@ def run_case(case: Case) -> Reference:
                     plan,
                     pipeline.objective,
                     optimizer,
-                    temperature=case.temperature,
-                    gradient_clip=float("inf"),
-                    seed=derive_seed(SEED, "objective", number),
-                    watch=watch,
+                    UpdateOptions(ForwardOptions(temperature=case.temperature), float("inf"), derive_seed(SEED, "objective", number)),
+                    after_step=watch,
                 )
             )
     losses = tuple(loss for result in results for loss in result.loss)

@@ -10,12 +10,15 @@ from transformers import AutoModelForCausalLM
 
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
+from tokencredit.forward.memory import ignore
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
+from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.storage.checkpoints import checkpoints_in
 from tokencredit.trainer.evaluate import Accuracy
-from tokencredit.trainer.loop import Outcome, train
+from tokencredit.trainer.loop import TrainResult, prepare_batch, train
 from tokencredit.trainer.signals import StopSignal
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.step import PolicyTrainer, StepState
 
 SMALL: dict[str, Any] = {
     "recipe": "delta",
@@ -49,19 +52,36 @@ class Silent:
         pass
 
 
-def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: int | None = None) -> Outcome:
+def run(config: TrainConfig, folder: Path, *, resume: bool = False, stop_after: int | None = None) -> TrainResult:
     stop = StopSignal()
 
     def maybe_stop(step: int) -> None:
         if step == stop_after:
-            stop.ask(2)
+            stop.request(2)
 
     return train(config, folder, Silent(maybe_stop), stop, resume=resume)
 
 
-def stepper_of(config: TrainConfig) -> Stepper:
-    """One training step after another, nothing recorded."""
-    return Stepper(config, source=config.model)
+def trainer_of(config: TrainConfig) -> PolicyTrainer:
+    """For one training step after another with nothing recorded."""
+    return PolicyTrainer(config, source=config.model)
+
+
+def collected_by(trainer: PolicyTrainer, number: int = 0) -> CollectedBatch:
+    """Sampled, graded, scored, with the extra evidence of the recipe."""
+    batch = StepState(number=number)
+    trainer.collect(batch)
+    trainer.score(batch)
+    trainer.sample_extra(batch)
+    assert batch.collected is not None
+    return batch.collected
+
+
+def planned_by(trainer: PolicyTrainer, number: int = 0, collected: CollectedBatch | None = None) -> StepState:
+    """Credited and planned, before the weights move."""
+    batch = StepState(number=number, collected=collected)
+    prepare_batch(trainer, batch, MethodState(), ignore)
+    return batch
 
 
 CLOCKS = {"timing.jsonl", "result.json", "clocks.json", "manifest.json", "report.html", "lock", "resumes.jsonl"}

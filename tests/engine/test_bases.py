@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 def accuracy(name: str, task: Task) -> Accuracy:
     policy = load_policy(name, device=CPU, dtype="float32")
     problems = task.problems(256, split="held-out", seed=21)
-    return evaluate(policy, task, problems, samples=8, max_new_tokens=48, seed=2)
+    return evaluate(policy, task, problems, SamplingParams(group_size=8, max_new_tokens=48, seed=2))
 
 
 def test_all_bases_together_are_small() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tokencredit.rollout.collect as collect_module
-from engine.runs import small_config, stepper_of
+from engine.runs import small_config, trainer_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
@@ -18,11 +18,12 @@ from tokencredit.forward.padded import TokenScores, score_rows
 from tokencredit.grade.protocol import Verdict
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.rollout.collect import GradedBatch, collect, score_while_grading
+from tokencredit.rollout.collect import CollectedBatch, collect_rollouts, score_while_grading
 from tokencredit.rollout.grading import response_text
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.scoring import check_budget, credit_pipeline, keeps_hidden_while_sampling
 from tokencredit.tasks import BatchGrading, Problem, Steps
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.loop import step_once
 from tokencredit.trainer.signals import StopTraining
 from tokencredit.types import Rollouts
 
@@ -39,8 +40,8 @@ class Picky(Steps):
         return float(response[:1] > self.bar)
 
 
-def collected(config: TrainConfig, task: Steps) -> GradedBatch:
-    return collect(tiny_policy(torch.float32), task, config, step=3, watch=Stopwatch(), keep_hidden=True)
+def collected(config: TrainConfig, task: Steps) -> CollectedBatch:
+    return collect_rollouts(tiny_policy(torch.float32), task, config, step=3, watch=Stopwatch(), keep_hidden=True)
 
 
 def filtered(**changes: object) -> TrainConfig:
@@ -84,34 +85,34 @@ def test_rounds_are_bounded_and_ask_only_for_what_is_missing() -> None:
 
 def test_a_batch_without_any_spread_makes_no_update(tmp_path: Path) -> None:
     config = filtered(filter_retries=2)
-    stepper = stepper_of(config)
-    stepper.task = Picky(bar="z")
-    before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
-    finished = stepper.step(0, MethodState(), Stopwatch())
-    assert finished.trained is None
-    assert finished.rollouts_used == 3 * 18
-    assert all(torch.equal(value, before[name]) for name, value in stepper.policy.model.state_dict().items())
+    trainer = trainer_of(config)
+    trainer.task = Picky(bar="z")
+    before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
+    finished = step_once(trainer, 0, MethodState())
+    assert not finished.trained
+    assert finished.collected.rollouts_used == 3 * 18
+    assert all(torch.equal(value, before[name]) for name, value in trainer.policy.model.state_dict().items())
 
 
 def test_fewer_groups_than_optimizer_steps_make_fewer_steps(tmp_path: Path) -> None:
     config = filtered(filter_retries=0, batching={"type": "query-preserved"}, optimizer={"steps_per_batch": 6})
-    stepper = stepper_of(config)
-    stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
-    finished = stepper.step(3, MethodState(), Stopwatch())
-    assert finished.trained is not None
-    groups = len(set(finished.trained.credited.rollouts.group.tolist()))
+    trainer = trainer_of(config)
+    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
+    finished = step_once(trainer, 3, MethodState())
+    assert finished.trained
+    groups = len(set(finished.credited.rollouts.group.tolist()))
     assert groups < 6
-    assert [step.prompts for step in finished.trained.plan.steps] == [1] * groups
+    assert [step.prompts for step in finished.plan.steps] == [1] * groups
 
 
 def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> None:
     from tokencredit.pipeline.metrics import step_metrics
 
     config = small_config(sampling={"prompts": 12, "group_size": 4, "max_new_tokens": 6}, advantage={"preset": "verl"})
-    stepper = stepper_of(config)
-    stepper.policy, stepper.task = tiny_policy(torch.float32), Picky()
-    trained = stepper.step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
+    trainer = trainer_of(config)
+    trainer.policy, trainer.task = tiny_policy(torch.float32), Picky()
+    trained = step_once(trainer, 0, MethodState())
+    assert trained.trained
     ungraded = trained.credited.scored.score.isnan()
     assert ungraded.any()
     assert not trained.credited.credit[ungraded].any()
@@ -121,18 +122,19 @@ def test_ungraded_responses_carry_no_credit_and_are_counted(tmp_path: Path) -> N
 
 def test_a_response_beyond_the_token_budget_is_named_with_the_setting() -> None:
     """Held-out prompts are checked at the start; a longer training prompt is met only when it is drawn."""
-    pipeline = Pipeline(small_config(optimizer={"max_tokens": 49}))
-    pipeline.check_budget(made_up_rollouts(width=40))
+    config = small_config(optimizer={"max_tokens": 49})
+    check_budget(config, made_up_rollouts(width=40))
     with pytest.raises(
         ConfigError, match=r"optimizer.max_tokens is 49 but a response with its prompt takes 6\d tokens; give at least that"
     ):
-        pipeline.check_budget(made_up_rollouts(width=60))
+        check_budget(config, made_up_rollouts(width=60))
 
 
 @pytest.mark.parametrize(("scoring", "kept"), [("sampler", True), ("pass", False)])
 def test_hidden_states_are_kept_once(scoring: str, kept: bool) -> None:
-    assert Pipeline(small_config(scoring=scoring)).keeps_hidden_while_sampling is kept
-    assert Pipeline(small_config(scoring=scoring, recipe="dapo")).keeps_hidden_while_sampling is False
+    for recipe, keeps in (("delta", kept), ("dapo", False)):
+        config = small_config(scoring=scoring, recipe=recipe)
+        assert keeps_hidden_while_sampling(config, credit_pipeline(config)) is keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,17 +157,17 @@ def test_on_a_gpu_tokens_are_scored_while_child_processes_grade(monkeypatch: pyt
         return score_rows(policy.model, rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
 
     monkeypatch.setattr(collect_module, "_both_at_once", lambda policy, task: isinstance(task, BatchGrading))
-    both = collect(policy, Waiting(scoring=scoring), config, step=3, watch=watch, keep_hidden=False, score=score)
+    both = collect_rollouts(policy, Waiting(scoring=scoring), config, step=3, watch=watch, keep_hidden=False, score=score)
     one_by_one = collected(config, Picky())
-    assert both.scored_beside
-    assert not one_by_one.scored_beside
+    assert both.scored
+    assert not one_by_one.scored
     assert torch.equal(both.rollouts.tokens, one_by_one.rollouts.tokens)
     assert torch.equal(both.score.nan_to_num(9.0), one_by_one.score.nan_to_num(9.0))
     assert torch.allclose(both.evidence.logp, one_by_one.evidence.logp, atol=1e-5)
     assert both.evidence.hidden is not None
     assert list(watch.seconds) == ["sample", "grade", "score"]
-    alone = collect(policy, Picky(), config, step=3, watch=Stopwatch(), keep_hidden=False, score=score)
-    assert not alone.scored_beside
+    alone = collect_rollouts(policy, Picky(), config, step=3, watch=Stopwatch(), keep_hidden=False, score=score)
+    assert not alone.scored
 
 
 def test_what_scoring_raises_is_raised_and_a_stop_waits_for_it() -> None:

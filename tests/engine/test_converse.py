@@ -173,10 +173,10 @@ def test_a_breakdown_in_a_later_turn_names_the_responses_of_the_batch(policy: Po
     going = [row for row in range(8) if len(turn_tokens(before, row)) > 1]
     assert going != list(range(len(going)))
 
-    def breaking(policy: Policy, prompts: list[list[int]], **knobs: Any) -> Any:
+    def breaking(policy: Policy, prompts: list[list[int]], params: SamplingParams) -> Any:
         if len(prompts) < 8:
             raise BadNumbersError("log-probs", "broken down", range(len(prompts)))
-        return sample(policy, prompts, SamplingParams(**knobs))
+        return sample(policy, prompts, params)
 
     monkeypatch.setattr(multi_turn, "sample", breaking)
     with pytest.raises(BadNumbersError, match="broken down") as found:

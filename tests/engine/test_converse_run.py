@@ -9,23 +9,22 @@ import torch
 from torch.nn.functional import log_softmax
 
 from engine.conversations import PROBLEMS, Counting, talkative_policy
-from engine.runs import files_of, rows_of, run, same_weights, small_config, stepper_of
+from engine.runs import collected_by, files_of, planned_by, rows_of, run, same_weights, small_config, trainer_of
 from tiny import CONSTANT, gradient_of, plan_for
 from tokencredit.analysis.replay import recreate
 from tokencredit.analysis.showcase import showcase
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.multi_turn import generate_turns, turns_of
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Guess, Problem, Steps
-from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_turns
 from tokencredit.types import Credited, Rollouts, Scored
 
@@ -36,17 +35,17 @@ def guessing(**changes: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("credit", ["uniform", "delta", "ntf", "forking", "one-sided", "ktae"])
 def test_every_credit_leaves_out_what_the_environment_said(credit: str) -> None:
-    stepper = stepper_of(guessing(recipe="dapo", credit={"type": credit}, filter_groups=False))
-    planned = stepper.plan(0, stepper.gather(0, Stopwatch()), MethodState(), Stopwatch())
+    trainer = trainer_of(guessing(recipe="dapo", credit={"type": credit}, filter_groups=False))
+    planned = planned_by(trainer, 0)
     rollouts, given = planned.credited.rollouts, planned.credited.credit
     said = ~rollouts.mask & (rollouts.tokens != 0)
     assert said.any()
     assert given[rollouts.mask].any()
     assert not given[said].any()
     assert sum(step.tokens for step in planned.plan.steps) == int(rollouts.mask.sum())
-    before = [parameter.clone() for parameter in stepper.policy.model.parameters()]
-    stepper.take(0, planned, Stopwatch())
-    assert any(not torch.equal(one, two) for one, two in zip(before, stepper.policy.model.parameters(), strict=True))
+    before = [parameter.clone() for parameter in trainer.policy.model.parameters()]
+    trainer.update(planned)
+    assert any(not torch.equal(one, two) for one, two in zip(before, trainer.policy.model.parameters(), strict=True))
 
 
 def credits_of(rollouts: Rollouts, tokens: torch.Tensor, kind: str) -> torch.Tensor:
@@ -108,7 +107,7 @@ def test_the_gradient_is_that_of_the_policy_s_own_tokens_and_a_loss_on_the_envir
     def engine(made: Credited) -> torch.Tensor:
         policy.model.zero_grad()
         objective = AggregatedObjective(OBJECTIVES["policy-gradient"](), "token-mean", CONSTANT)
-        accumulate_gradient(policy, made, step, objective, temperature=1.0)
+        accumulate_gradient(policy, made, step, objective, ForwardOptions(temperature=1.0))
         return gradient_of(policy)
 
     right = credited(rollouts.mask)
@@ -192,11 +191,11 @@ def test_half_an_environment_is_refused() -> None:
 
 def test_greedy_conversations_are_graded_whole() -> None:
     """Recipe remax compares with the policy's greedy conversation."""
-    stepper = stepper_of(guessing(recipe="remax"))
-    gathered = stepper.gather(0, Stopwatch())
+    trainer = trainer_of(guessing(recipe="remax"))
+    gathered = collected_by(trainer, 0)
     assert gathered.sampled.greedy_score is not None
     drawn = generate_turns(
-        stepper.policy, Guess(), gathered.problems, SamplingParams(group_size=1, max_new_tokens=16, seed=0, greedy=True)
+        trainer.policy, Guess(), gathered.problems, SamplingParams(group_size=1, max_new_tokens=16, seed=0, greedy=True)
     ).rollouts
-    expected = [Guess().grade_turns(problem, turns_of(stepper.policy, drawn, row)) for row, problem in enumerate(gathered.problems)]
+    expected = [Guess().grade_turns(problem, turns_of(trainer.policy, drawn, row)) for row, problem in enumerate(gathered.problems)]
     assert gathered.sampled.greedy_score.tolist() == [expected[group] for group in gathered.rollouts.group.tolist()]

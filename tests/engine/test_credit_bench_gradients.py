@@ -22,7 +22,7 @@ from tokencredit.lab.credit.quality import axes_of
 from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, TWIN, Assigned, Assigning, Contender, find_contenders, twins
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
-from tokencredit.rollout.scoring import Pipeline, model_facts
+from tokencredit.rollout.scoring import credit_pipeline, model_facts
 from tokencredit.seeds import derive_seed
 
 SEED = 11
@@ -55,7 +55,7 @@ def test_a_backward_pass_of_kappa_is_the_gradient_of_the_recipe_s_own_loss(name:
     ]
 
     chosen = contender.on(world.config)
-    pipeline = Pipeline(chosen)
+    pipeline = credit_pipeline(chosen)
     scored = pipeline.shape_reward(batch.rollouts, batch.score, batch.evidence.logp, None)
     credited = pipeline.credit_tokens(
         scored, batch.evidence, MethodState(), seed=derive_seed(SEED, "credit"), facts=model_facts(world.policy)

@@ -14,7 +14,7 @@ from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
 from tokencredit.tasks.split import alike, split_of
 from tokencredit.trainer.preflight import fingerprint, first_problems, hash_problems, held_out_problems
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.step import PolicyTrainer
 
 
 def problem(prompt: str, answer: str = "1") -> Problem:
@@ -164,9 +164,9 @@ def test_rows_with_a_bad_gold_answer_are_not_shown(tmp_path: Path) -> None:
     config = jsonl_config(tmp_path, prompt={"few_shot": 4})
     task = config.task.model_copy(update={"gold_pattern": "[7n]", "grading": "exact", "pattern": None})
     config = config.model_copy(update={"task": task})
-    stepper = Stepper(config, source=config.model)
-    stepper.task.leave_out([(line, f"{task.path}: bad") for line in range(1, 101) if (line - 1) // 10 % 2 == 0])  # pyright: ignore
-    stepper.check_gold(RunDir(tmp_path / "none"))
-    shown = stepper.policy.prompting.shots
+    trainer = PolicyTrainer(config, source=config.model)
+    trainer.task.leave_out([(line, f"{task.path}: bad") for line in range(1, 101) if (line - 1) // 10 % 2 == 0])  # pyright: ignore
+    trainer.check_gold(RunDir(tmp_path / "none"))
+    shown = trainer.policy.prompting.shots
     assert len(shown) == 5
     assert all(int(shot.prompt[0]) % 2 for shot in shown)

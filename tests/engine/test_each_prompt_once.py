@@ -18,7 +18,7 @@ from tokencredit.lab.commands.bench_credit import parse_credit
 from tokencredit.objective.base import token_weight
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks import Steps
-from tokencredit.trainer.step import make_lens
+from tokencredit.trainer.step import microscope_config
 
 ONCE = [name for name, entry in RECIPES.items() if entry.asks_once]
 
@@ -101,8 +101,8 @@ def test_a_group_to_look_at_has_several_responses() -> None:
 
 def test_the_microscope_looks_at_as_many_responses_as_it_would_with_groups() -> None:
     looks = {"diagnose": {"groups": 4}}
-    assert make_lens(resolve([looks]), seed=0).groups == 32
-    assert make_lens(resolve([looks, {"sampling": {"group_size": 4}}]), seed=0).groups == 4
+    assert microscope_config(resolve([looks]), seed=0).groups == 32
+    assert microscope_config(resolve([looks, {"sampling": {"group_size": 4}}]), seed=0).groups == 4
 
 
 def test_whether_a_task_suits_is_judged_by_groups() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import files_of, newest, rows_of, run, small_config, stepper_of, weights
+from engine.runs import files_of, newest, rows_of, run, small_config, trainer_of, weights
 from tokencredit.analysis.showcase import showcase
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.train import TrainConfig
@@ -18,12 +18,11 @@ from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.metrics import step_metrics
 from tokencredit.rollout import branching, collect, revision
-from tokencredit.rollout.extra import ExtraRollouts
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.collect import CollectedBatch
+from tokencredit.rollout.scoring import needs_scoring_pass
 from tokencredit.storage.manifest import write_manifest
-from tokencredit.timing import Stopwatch
-from tokencredit.trainer import step as training_step
-from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import StepState
 
 LEAN: dict[str, Any] = {
     "steps": 2,
@@ -57,20 +56,12 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
-def one_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainedBatch, ExtraRollouts]:
-    """The first training step, and the evidence that was sampled for it."""
-    seen: list[ExtraRollouts] = []
-    gather = training_step.gather_extra
-
-    def gather_and_keep(*given: Any, **settings: Any) -> ExtraRollouts:
-        seen.append(gather(*given, **settings))
-        return seen[-1]
-
-    monkeypatch.setattr(training_step, "gather_extra", gather_and_keep)
-    stepper = stepper_of(config)
-    trained = stepper.step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
-    return trained, seen[0]
+def one_step(config: TrainConfig) -> tuple[StepState, CollectedBatch]:
+    """The first training step, and its rollouts with the evidence that was sampled for it."""
+    batch = step_once(trainer_of(config), 0, MethodState())
+    assert batch.trained
+    assert batch.collected is not None
+    return batch, batch.collected
 
 
 # --- what is counted
@@ -83,10 +74,10 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
     def count_draws(module: ModuleType, name: str) -> None:
         draw = getattr(module, name)
 
-        def counting(*given: Any, group_size: int, **settings: Any) -> Any:
-            # The last of what is given are the prompts or problems.
-            drawn[module.__name__.rsplit(".", 1)[-1]] += len(given[-1]) * group_size
-            return draw(*given, group_size=group_size, **settings)
+        def counting(*given: Any) -> Any:
+            *_, asked, params = given
+            drawn[module.__name__.rsplit(".", 1)[-1]] += len(asked) * params.group_size
+            return draw(*given)
 
         monkeypatch.setattr(module, name, counting)
 
@@ -126,9 +117,8 @@ def test_every_response_that_was_sampled_is_counted(tmp_path: Path, monkeypatch:
 
 
 def test_a_repaired_failure_is_paid_by_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, extra = one_step(lean(recipe="ibpo", shape={"weight": 0.8, "repair_value": 0.25}), tmp_path / "run", monkeypatch)
-    assert extra.revisions is not None
-    scored, repaired = trained.credited.scored, extra.revisions.repaired
+    trained, extra = one_step(lean(recipe="ibpo", shape={"weight": 0.8, "repair_value": 0.25}))
+    scored, repaired = trained.credited.scored, extra.sampled.repaired
     assert {0.0} < set(repaired.tolist()) <= {0.0, 0.5, 1.0}
     torch.testing.assert_close(scored.reward.double(), scored.score.double() + 0.2 * repaired, rtol=1e-6, atol=0)
     told = step_metrics(trained.credited, trained.plan, trained.result)
@@ -137,24 +127,23 @@ def test_a_repaired_failure_is_paid_by_its_share(tmp_path: Path, monkeypatch: py
 
 def test_a_masked_failure_is_blamed_only_where_its_repair_edited_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = lean(recipe="ibpo-mask", shape={"weight": 0.0}, credit={"unchanged": 0.25})
-    trained, extra = one_step(config, tmp_path / "run", monkeypatch)
-    assert extra.revisions is not None
-    credited, edited = trained.credited, extra.revisions.edited
+    trained, extra = one_step(config)
+    credited, edited = trained.credited, extra.sampled.edited
     mask = credited.rollouts.mask
     assert torch.equal(credited.scored.reward, credited.scored.score)
     assert credited.coefficient is not None
     assert torch.equal(credited.coefficient, torch.where(edited, 1.0, 0.25) * mask)
-    repaired = extra.revisions.repaired > 0
+    repaired = extra.sampled.repaired > 0
     assert (credited.coefficient[repaired] == 0.25).any()
     assert (credited.coefficient[~repaired] == mask[~repaired]).all()
 
 
 def test_credit_changes_only_where_a_prefix_was_valued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, extra = one_step(lean(recipe="vineppo", credit={"continuations": 3}), tmp_path / "run", monkeypatch)
-    credited, value = trained.credited, extra.prefix_value
+    trained, extra = one_step(lean(recipe="vineppo", credit={"continuations": 3}))
+    credited, value = trained.credited, extra.sampled.prefix_value
     assert value is not None
     mask, known = credited.rollouts.mask, ~value.isnan()
-    assert int(known.sum()) == extra.metrics["branch_points"]
+    assert int(known.sum()) == extra.extra["branch_points"]
     assert ((3 * value[known]) % 1 == 0).all()
     assert not known[:, 0].any()
     assert not (known & ~mask).any()
@@ -184,9 +173,9 @@ def test_without_any_value_process_credit_is_the_plain_advantage_to_the_bit(tmp_
 @pytest.mark.parametrize("recipe", ["ibpo-mask", "vineppo"])
 def test_responses_are_shown_with_the_credit_of_sampled_evidence(tmp_path: Path, recipe: str) -> None:
     config = lean(recipe=recipe, evaluation={**LEAN["evaluation"], "final_problems": 12}, sampling={"prompts": 6, "group_size": 6})
-    stepper = stepper_of(config)
-    shown = showcase(config, stepper.policy, stepper.task, MethodState())
-    assert shown == showcase(config, stepper.policy, stepper.task, MethodState())
+    trainer = trainer_of(config)
+    shown = showcase(config, trainer.policy, trainer.task, MethodState())
+    assert shown == showcase(config, trainer.policy, trainer.task, MethodState())
     assert [response.score for response in shown] == [1.0, 0.0] * (len(shown) // 2)
     assert shown
     wrong = [set(response.credit) for response in shown if response.score == 0]
@@ -312,14 +301,14 @@ def test_reweighted_steps_are_planned_with_scales_and_train_otherwise(tmp_path: 
 
 
 def test_a_step_with_nothing_left_makes_no_update(tmp_path: Path) -> None:
-    stepper = stepper_of(lean(**ONE_SIDED_NOW_AND_THEN, steps=8))
+    trainer = trainer_of(lean(**ONE_SIDED_NOW_AND_THEN, steps=8))
     outcomes: set[bool] = set()
     for number in range(8):
-        before = {name: value.clone() for name, value in stepper.policy.model.state_dict().items()}
-        finished = stepper.step(number, MethodState(), Stopwatch())
-        assert finished.rollouts_used == 4
-        assert same(before, stepper.policy.model.state_dict()) == (finished.trained is None)
-        outcomes.add(finished.trained is None)
+        before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
+        finished = step_once(trainer, number, MethodState())
+        assert finished.collected.rollouts_used == 4
+        assert same(before, trainer.policy.model.state_dict()) == (not finished.trained)
+        outcomes.add(not finished.trained)
     assert outcomes == {True, False}
 
 
@@ -354,11 +343,11 @@ def test_a_correction_of_the_sampler_s_own_log_probs_is_refused() -> None:
         ConfigError, match=r"correction.kind is 'mis' but scoring 'sampler' .* leaves nothing to correct; use scoring 'pass'"
     ):
         small_config(recipe="dapo", scoring="sampler", correction={"kind": "mis"})
-    assert Pipeline(small_config(recipe="dapo", scoring="auto", correction={"kind": "mis"})).scores_in_a_pass
-    assert not Pipeline(small_config(recipe="dapo", scoring="auto")).scores_in_a_pass
+    assert needs_scoring_pass(small_config(recipe="dapo", scoring="auto", correction={"kind": "mis"}))
+    assert not needs_scoring_pass(small_config(recipe="dapo", scoring="auto"))
 
 
-def naive_ratios(trained: TrainedBatch, level: str) -> torch.Tensor:
+def naive_ratios(trained: StepState, level: str) -> torch.Tensor:
     rollouts = trained.credited.rollouts
     gap = torch.where(rollouts.mask, trained.credited.old_logp.double() - rollouts.behavior_logp.double(), 0.0)
     return (gap.sum(-1, keepdim=True).expand_as(gap) if level == "sequence" else gap).exp()
@@ -369,7 +358,7 @@ def test_in_bfloat16_the_ratios_of_a_scoring_pass_are_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, cap: float
 ) -> None:
     config = lean(recipe="dapo", dtype="bfloat16", correction={"kind": "tis", "level": level, "cap": cap})
-    trained, _ = one_step(config, tmp_path / "run", monkeypatch)
+    trained, _ = one_step(config)
     mask, ratio = trained.credited.rollouts.mask, naive_ratios(trained, level)
     assert trained.credited.correction is not None
     expected = ratio.clamp(max=cap) * mask
@@ -420,7 +409,7 @@ def test_a_task_without_steps_is_branched_by_tokens(tmp_path: Path) -> None:
     assert all(0 < row["continuations"] <= 20 and row["grad_norm"] > 0 for row in rows_of(tmp_path / "run"))
 
 
-SINGLE_PROCESS = {"prompts": 24, "group_size": 1}
+SINGLES = {"prompts": 24, "group_size": 1}
 
 
 @pytest.mark.parametrize(
@@ -441,13 +430,13 @@ SINGLE_PROCESS = {"prompts": 24, "group_size": 1}
 )
 def test_one_response_per_prompt_is_refused_where_siblings_are_needed(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=f"sampling.group_size is 1 but {reason}; give a group size of at least 2"):
-        small_config(sampling=SINGLE_PROCESS, **changes)
-    assert small_config(sampling={**SINGLE_PROCESS, "group_size": 2}, **changes).sampling.group_size == 2
+        small_config(sampling=SINGLES, **changes)
+    assert small_config(sampling={**SINGLES, "group_size": 2}, **changes).sampling.group_size == 2
 
 
 @pytest.mark.parametrize("recipe", ["c-rf", "ntf"])
 def test_one_response_per_prompt_teaches_where_none_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str) -> None:
-    trained, _ = one_step(lean(recipe=recipe, sampling=SINGLE_PROCESS), tmp_path / "run", monkeypatch)
+    trained, _ = one_step(lean(recipe=recipe, sampling=SINGLES))
     advantage, right = trained.credited.advantage, trained.credited.scored.score > 0
     assert 0 < int(right.sum()) < 24
     # Both sides of the batch weigh the same.

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, with_kl
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
@@ -49,7 +50,7 @@ OBJECTIVES_UNDER_TEST: dict[str, Objective] = {
 
 def engine_gradient(policy: Policy, credited: Credited, step: PlannedStep, objective: Objective, aggregation: Aggregation) -> torch.Tensor:
     policy.model.zero_grad()
-    accumulate_gradient(policy, credited, step, AggregatedObjective(objective, aggregation, CONSTANT), temperature=0.7)
+    accumulate_gradient(policy, credited, step, AggregatedObjective(objective, aggregation, CONSTANT), ForwardOptions(temperature=0.7))
     return gradient_of(policy)
 
 
@@ -86,7 +87,7 @@ def test_a_denominator_per_micro_batch_would_be_noticed(aggregation: Aggregation
         for rows in step.micro_batches:
             own = {"token-mean": int(lengths[list(rows)].sum()), "sequence-mean": len(rows), "constant": len(rows) * CONSTANT}[aggregation]
             part = replace(step, micro_batches=(rows,), denominator=max(1.0, own) * len(step.micro_batches))
-            accumulate_gradient(policy, credited, part, AggregatedObjective(CLIP, aggregation, CONSTANT), temperature=0.7)
+            accumulate_gradient(policy, credited, part, AggregatedObjective(CLIP, aggregation, CONSTANT), ForwardOptions(temperature=0.7))
         return gradient_of(policy)
 
     assert relative_gap(mutant(56), mutant(1000)) > 1e-3
@@ -149,7 +150,7 @@ def test_silenced_share_counts_credited_tokens_without_gradient() -> None:
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
     step = plan_for(credited, 1000, "token-mean").steps[0]
     built = AggregatedObjective(CLIP, "token-mean", CONSTANT)
-    measured = accumulate_gradient(policy, credited, step, built, temperature=0.7).silenced_share
+    measured = accumulate_gradient(policy, credited, step, built, ForwardOptions(temperature=0.7)).silenced_share
     silenced, live = 0, 0
     for row in step.rows:
         prompt, response = list(credited.rollouts.prompts[row]), credited.rollouts.tokens[row].tolist()

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.runs import files_of, run, small_config, stepper_of
+from engine.runs import files_of, run, small_config, trainer_of
 from tokencredit.config.train import TrainConfig
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout import extra
-from tokencredit.rollout.extra import ExtraRollouts
+from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.rollout.generate import generate
 from tokencredit.rollout.sampler import sample
 from tokencredit.tasks import Problem, Task
-from tokencredit.timing import Stopwatch
 from tokencredit.trainer import step
-from tokencredit.trainer.step import TrainedBatch
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import StepState
 
 LEAN: dict[str, Any] = {
     "recipe": "remax",
@@ -54,27 +54,25 @@ def greedy_one_by_one(policy: Policy, task: Task, problems: Sequence[Problem], c
 
 
 class Step(NamedTuple):
-    trained: TrainedBatch
-    evidence: ExtraRollouts
+    trained: StepState
+    evidence: CollectedBatch
     expected: list[float]
     """Greedy score of each problem, found again before the update moved the policy."""
 
 
 def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Step:
-    seen: list[tuple[ExtraRollouts, list[float]]] = []
+    seen: list[list[float]] = []
 
-    def gather_and_ask_again(
-        policy: Policy, task: Task, config: TrainConfig, problems: Sequence[Problem], *given: Any, **settings: Any
-    ) -> Any:
-        found = extra.gather_extra(policy, task, config, problems, *given, **settings)
-        seen.append((found, greedy_one_by_one(policy, task, problems, config)))
-        return found
+    def sample_twice(policy: Policy, task: Task, config: TrainConfig, batch: CollectedBatch, *, seed: int) -> CollectedBatch:
+        seen.append(greedy_one_by_one(policy, task, batch.problems, config))
+        return extra.sample_extra(policy, task, config, batch, seed=seed)
 
-    monkeypatch.setattr(step, "gather_extra", gather_and_ask_again)
-    stepper = stepper_of(config)
-    trained = stepper.step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
-    return Step(trained, *seen[0])
+    monkeypatch.setattr(step, "sample_extra", sample_twice)
+    trainer = trainer_of(config)
+    trained = step_once(trainer, 0, MethodState())
+    assert trained.trained
+    assert trained.collected is not None
+    return Step(trained, trained.collected, seen[0])
 
 
 def naive_advantages(score: Tensor, group: Tensor, greedy: list[float]) -> list[float]:
@@ -91,9 +89,9 @@ def test_one_greedy_response_per_prompt_is_drawn_and_counted(
     """With one response per prompt too, which is what the method is made for."""
     drawn: list[tuple[int, int, bool]] = []
 
-    def counting(policy: Policy, task: Task, problems: Sequence[Problem], *, group_size: int, greedy: bool = False, **settings: Any) -> Any:
-        drawn.append((len(problems), group_size, greedy))
-        return generate(policy, task, problems, SamplingParams(group_size=group_size, greedy=greedy, **settings))
+    def counting(policy: Policy, task: Task, problems: Sequence[Problem], params: SamplingParams) -> Any:
+        drawn.append((len(problems), params.group_size, params.greedy))
+        return generate(policy, task, problems, params)
 
     monkeypatch.setattr(extra, "generate", counting)
     config = lean(sampling={"prompts": prompts, "group_size": group_size})
@@ -131,8 +129,8 @@ def test_a_response_is_compared_with_the_greedy_response_to_its_own_prompt(
     expected = naive_advantages(scored.score, group, step.expected)
     assert step.trained.credited.advantage.tolist() == expected
     assert naive_advantages(scored.score, group, step.expected[1:] + step.expected[:1]) != expected
-    assert step.evidence.metrics["greedy_responses"] == step.evidence.rollouts_used == len(step.expected)
-    assert step.evidence.metrics["greedy_score"] == pytest.approx(sum(step.expected) / len(step.expected))
+    assert step.evidence.extra["greedy_responses"] == len(step.expected)
+    assert step.evidence.extra["greedy_score"] == pytest.approx(sum(step.expected) / len(step.expected))
 
 
 def test_a_greedy_response_without_a_grade_leaves_its_prompt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +149,8 @@ def test_a_greedy_response_without_a_grade_leaves_its_prompt_out(tmp_path: Path,
     assert any(value != 0 for value, prompt in zip(expected, group.tolist(), strict=True) if prompt == 2)
     assert not credited.credit[group == 2].any()
     others = [value for prompt, value in enumerate(step.expected) if prompt != 2]
-    assert step.evidence.metrics["greedy_score"] == pytest.approx(sum(others) / 5)
-    assert step.evidence.metrics["greedy_responses"] == 6
+    assert step.evidence.extra["greedy_score"] == pytest.approx(sum(others) / 5)
+    assert step.evidence.extra["greedy_responses"] == 6
 
 
 def test_greedy_responses_leave_the_sampled_ones_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from engine.runs import files_of, newest, run, small_config, stepper_of
+from engine.runs import files_of, newest, run, small_config, trainer_of
 from engine.test_microscope import LENS, OBJECTIVES_UNDER_TEST, a_batch
 from fault.interrupting import interrupted_at, optimizer_class
 from fault.test_guards import poison_rewards
@@ -22,9 +22,10 @@ from tokencredit.config.resolve import resolve
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
 from tokencredit.forward.first_order import predicted_change
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import trainable_parameters
 from tokencredit.optim.microscope import Microscope
-from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.optim.update import UpdateOptions, accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.policy.lora import ADAPTER_FILE, add_adapters, base_checksum, load_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy, load_policy
@@ -111,7 +112,7 @@ def test_adapters_receive_the_share_of_the_gradient_that_the_chain_rule_gives_th
     policy, whole = adapted(), tiny_policy()
     whole.model.load_state_dict(merged_state(policy.model))
     for learner in (policy, whole):
-        accumulate_gradient(learner, credited, plan.steps[0], built, temperature=1.0, dtype="float64")
+        accumulate_gradient(learner, credited, plan.steps[0], built, ForwardOptions(temperature=1.0, dtype="float64"))
     scale = LORA.alpha / LORA.rank
     trained, checked = trainable_parameters(policy.model), 0
     for name, weight in whole.model.named_parameters():
@@ -135,11 +136,12 @@ def test_the_microscope_predicts_a_small_step(steps_before: int) -> None:
     add_adapters(policy.model, LORA, seed=0)
     optimizer = torch.optim.AdamW(trainable_parameters(policy.model).values(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.01)
     built = AggregatedObjective(OBJECTIVES_UNDER_TEST["clip"], "token-mean", CONSTANT)
-    knobs: dict[str, Any] = {"temperature": LENS.temperature, "gradient_clip": LENS.gradient_clip, "dtype": LENS.dtype}
+    forward = ForwardOptions(temperature=LENS.temperature, dtype=LENS.dtype)
     for number in range(steps_before):
-        run_plan(policy, credited, plan, built, optimizer, seed=number, **knobs)
+        run_plan(policy, credited, plan, built, optimizer, UpdateOptions(forward, LENS.gradient_clip, number))
     look = Microscope(policy, optimizer, credited, plan, built, LENS)
-    run_plan(policy, credited, plan, built, optimizer, seed=LENS.seed, watch=look.watch, **knobs)
+    options = UpdateOptions(forward, LENS.gradient_clip, LENS.seed)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=look.watch)
     evidence, inside = look.evidence(), look.seen.mask
     assert evidence.method == "jvp"
     before = evidence.moved.before.logp
@@ -186,12 +188,12 @@ def test_a_resume_that_forgot_the_adapters_would_be_noticed(tmp_path: Path, monk
 
 
 def test_the_reference_stays_the_base(tmp_path: Path) -> None:
-    stepper = stepper_of(lora_config(recipe="grpo", kl={"beta": 0.1}))
-    stir(stepper.policy.model)
+    trainer = trainer_of(lora_config(recipe="grpo", kl={"beta": 0.1}))
+    stir(trainer.policy.model)
     base = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32").model
-    assert stepper.reference is not None
-    assert torch.equal(logits(stepper.reference.model), logits(base))
-    assert not torch.equal(logits(stepper.policy.model), logits(base))
+    assert trainer.reference is not None
+    assert torch.equal(logits(trainer.reference.model), logits(base))
+    assert not torch.equal(logits(trainer.policy.model), logits(base))
 
 
 def test_first_adapters_follow_from_the_seed_and_the_global_generators_are_left_alone() -> None:
@@ -216,7 +218,7 @@ def test_first_adapters_follow_from_the_seed_and_the_global_generators_are_left_
 def test_a_run_with_adapters_is_a_model_like_any_other(tmp_path: Path) -> None:
     """Adapters that lie beside the merged weights are not put on twice."""
     outcome = run(lora_config(steps=2), tmp_path / "run")
-    further = stepper_of(lora_config(model=str(newest(tmp_path / "run"))))
+    further = trainer_of(lora_config(model=str(newest(tmp_path / "run"))))
     assert not any(bool(value.any()) for name, value in trainable_parameters(further.policy.model).items() if ".lora_B." in name)
     torch.testing.assert_close(logits(further.policy.model), logits(outcome.policy.model), atol=1e-4, rtol=0)
     run(lora_config(steps=1, model=str(tmp_path / "run")), tmp_path / "further")
@@ -311,8 +313,8 @@ def test_named_layers_alone_are_adapted() -> None:
 def test_without_peft_the_field_and_the_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r'lora.rank is 4 but peft is not installed; pip install "tokencredit\[peft\]"'):
-        stepper_of(lora_config())
-    assert stepper_of(small_config()).policy.model is not None
+        trainer_of(lora_config())
+    assert trainer_of(small_config()).policy.model is not None
 
 
 def test_rank_zero_trains_every_weight() -> None:

@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import files_of, run, same_weights, small_config, stepper_of
+from engine.runs import files_of, run, same_weights, small_config, trainer_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.diagnose import FINDINGS
 from tokencredit.errors import GuardError
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import response_logits, score_rows
 from tokencredit.kernels import token_logp
 from tokencredit.objective import OBJECTIVES, with_kl
 from tokencredit.optim.microscope import Microscope, MicroscopeConfig, StepEvidence, adamw_part, choose_rows, clip_factor
-from tokencredit.optim.update import accumulate_gradient, run_plan, step_kappa
+from tokencredit.optim.update import UpdateOptions, accumulate_gradient, run_plan, step_kappa
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.microbatch import step_seed
-from tokencredit.timing import Stopwatch
+from tokencredit.trainer.loop import step_once
 from tokencredit.types import Credited, StepPlan
 
 CLIP = OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0)
@@ -55,11 +56,12 @@ def examined(
     policy = tiny_policy()
     built = AggregatedObjective(OBJECTIVES_UNDER_TEST[objective], "token-mean", CONSTANT)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    knobs = {"temperature": lens.temperature, "gradient_clip": lens.gradient_clip, "dtype": lens.dtype}
+    forward = ForwardOptions(temperature=lens.temperature, dtype=lens.dtype)
     for number in range(steps_before):
-        run_plan(policy, credited, plan, built, optimizer, seed=number, **knobs)
+        run_plan(policy, credited, plan, built, optimizer, UpdateOptions(forward, lens.gradient_clip, number))
     microscope = Microscope(policy, optimizer, credited, plan, built, lens)
-    run_plan(policy, credited, plan, built, optimizer, seed=lens.seed, watch=microscope.watch, **knobs)
+    options = UpdateOptions(forward, lens.gradient_clip, lens.seed)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.watch)
     return microscope.evidence(), microscope
 
 
@@ -70,7 +72,7 @@ def test_gradients_of_both_sides_and_the_rest_sum_to_the_gradient(objective: str
 
     def gradient(only: torch.Tensor | None) -> torch.Tensor:
         policy = tiny_policy()
-        accumulate_gradient(policy, credited, plan.steps[0], built, temperature=1.0, dtype="float64", seed=1, only=only)
+        accumulate_gradient(policy, credited, plan.steps[0], built, ForwardOptions(temperature=1.0, dtype="float64"), seed=1, only=only)
         return gradient_of(policy)
 
     whole = gradient(None)
@@ -95,7 +97,7 @@ def test_kappa_alone_gives_the_same_gradient(objective: str) -> None:
         found.backward(kappa[row : row + 1].to(found))
     by_hand = gradient_of(policy)
     policy.model.zero_grad()
-    accumulate_gradient(policy, credited, plan.steps[0], built, temperature=1.0, dtype="float64", seed=3)
+    accumulate_gradient(policy, credited, plan.steps[0], built, ForwardOptions(temperature=1.0, dtype="float64"), seed=3)
     assert torch.allclose(by_hand, gradient_of(policy), atol=CLOSE * float(by_hand.abs().max()))
 
 
@@ -165,7 +167,8 @@ def test_a_batch_of_one_step_is_its_own_mini_batch() -> None:
     built = AggregatedObjective(CLIP, "token-mean", CONSTANT)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-4)
     microscope = Microscope(policy, optimizer, credited, plan, built, LENS)
-    run_plan(policy, credited, plan, built, optimizer, temperature=1.0, gradient_clip=0.5, dtype="float64", seed=5, watch=microscope.watch)
+    options = UpdateOptions(ForwardOptions(temperature=1.0, dtype="float64"), gradient_clip=0.5, seed=5)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.watch)
     effects = microscope.evidence().effects
     assert torch.allclose(effects.raw_positive, effects.mini_positive)
     assert torch.allclose(effects.raw_negative, effects.mini_negative)
@@ -302,12 +305,12 @@ def test_sampled_evidence_is_counted_and_kept_to_its_budget(tmp_path: Path) -> N
 def test_a_real_transformer_is_predicted_well_in_float32() -> None:
     """The embedded default at its own learning rate: how far the tool may trust itself."""
     config = small_config(sampling={"prompts": 12, "group_size": 8}, diagnose={"every": 1, "groups": 0})
-    stepper, state = stepper_of(config), MethodState()
+    trainer, state = trainer_of(config), MethodState()
     for number in range(3):
-        finished = stepper.step(number, state, Stopwatch(), look=number == 2)
-        state = finished.state
-    assert finished.trained is not None
-    look = finished.trained.look
+        finished = step_once(trainer, number, state, observe=number == 2)
+        state = finished.methods_after(state)
+    assert finished.trained
+    look = finished.observation
     assert look is not None
     evidence = look.evidence()
     inside, before = look.seen.mask, evidence.moved.before.logp[evidence.looked_at]

@@ -16,23 +16,24 @@ from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy, load_policy
+from tokencredit.rollout.scoring import plan_steps
 from tokencredit.rollout_io.load import load
 from tokencredit.rollout_io.read import StoredRollouts, read_rollouts
 from tokencredit.rollout_io.write import rollout_rows, write_rows
 from tokencredit.storage.run_dir import TOKEN_COLUMNS
-from tokencredit.timing import Stopwatch
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.loop import step_once
+from tokencredit.trainer.step import PolicyTrainer
 from tokencredit.types import Credited
 
 SAMPLED = {"vineppo", "ibpo", "ibpo-mask", "remax"}
-SINGLE_PROCESS = sorted(name for name in RECIPES if name not in SAMPLED)
+SAMPLE_NOTHING = sorted(name for name in RECIPES if name not in SAMPLED)
 
 
 def first_step(**changes: Any) -> Credited:
     """What the first training step of a tiny run credits."""
     config = small_config(dtype="float64", **changes)
-    trained = Stepper(config, source=config.model).step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
+    trained = step_once(PolicyTrainer(config, source=config.model), 0, MethodState())
+    assert trained.trained
     return trained.credited
 
 
@@ -97,11 +98,11 @@ def test_without_sampler_log_probs_the_model_s_stand_in(tmp_path: Path, policy: 
     torch.testing.assert_close(batch.credited.credit, own.credit, rtol=0, atol=1e-6)
     assert torch.equal(batch.credited.rollouts.behavior_logp, batch.evidence.logp)
     assert batch.credited.rollouts.loss_mask.sum() == own.rollouts.mask.sum()
-    plan = batch.pipeline.plan_steps(batch.credited, seed=1)
+    plan = plan_steps(batch.pipeline, config, batch.credited, seed=1)
     assert sorted(row for step in plan.steps for row in step.rows) == list(range(24))
 
 
-@pytest.mark.parametrize("recipe", SINGLE_PROCESS)
+@pytest.mark.parametrize("recipe", SAMPLE_NOTHING)
 def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: StoredRollouts, recipe: str) -> None:
     """Where none is needed, credit without a model is credit with one; where one is, the reason is given."""
     config = offline_config(some, [{"recipe": recipe, "dtype": "float64"}])
@@ -115,7 +116,7 @@ def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: 
 
 
 def test_which_recipes_need_a_model(some: StoredRollouts) -> None:
-    needing = {name for name in SINGLE_PROCESS if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
+    needing = {name for name in SAMPLE_NOTHING if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
     ours = {"delta-symmetric", "delta-momentum", "sibling-value", "ntf-anneal", "ntf-orthogonal"}
     assert needing == {"delta", "random-lambda", "forking-tokens", "ktae", "fade"} | ours
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,35 +16,35 @@ import tokencredit.forward.packed_scoring as evidence_module
 import tokencredit.optim.update as update_module
 import tokencredit.rollout.scoring as pipeline_module
 import tokencredit.trainer.step as step_module
-from engine.runs import small_config, stepper_of
+from engine.runs import small_config, trainer_of
 from tiny import CONSTANT, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.forward.modes import PADDED, ForwardMode, choose_forward_mode
+from tokencredit.forward.modes import PADDED, ForwardMode, ForwardOptions, choose_forward_mode
 from tokencredit.forward.packed import packed_hidden
 from tokencredit.forward.packed_scoring import FeatureRoom, score_packed_rows
 from tokencredit.forward.packing import PackedLayout
 from tokencredit.forward.padded import TokenScores, response_logits, row_cost, score_rows
-from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.optim.update import UpdateOptions, accumulate_gradient, run_plan
 from tokencredit.pipeline.build import build_objective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.scoring import Pipeline
-from tokencredit.timing import Stopwatch
+from tokencredit.rollout.scoring import score_tokens
+from tokencredit.trainer.loop import step_once
 from tokencredit.types import Rollouts
 
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
 
 
-def gradient(policy: Policy, name: str, passes: ForwardMode, *, recompute: bool = False) -> dict[str, Tensor]:
+def gradient(policy: Policy, name: str, mode: ForwardMode, *, recompute: bool = False) -> dict[str, Tensor]:
     rollouts = made_up_rollouts()
     credited = made_up_credit(rollouts)
     plan = plan_for(credited, optimizer_steps=1)
     policy.model.zero_grad(set_to_none=True)
     built = build_objective(resolve([{"recipe": name}]), max_length=CONSTANT)
-    found = accumulate_gradient(policy, credited, plan.steps[0], built, temperature=0.7, passes=passes, recompute=recompute)
+    found = accumulate_gradient(policy, credited, plan.steps[0], built, ForwardOptions(temperature=0.7, mode=mode, recompute=recompute))
     told = {"numbers": torch.tensor([found.loss, found.silenced_share, found.ratio_mean])}
     return told | {name: parameter.grad for name, parameter in policy.model.named_parameters() if parameter.grad is not None}
 
@@ -111,10 +112,10 @@ class Tight:
 def test_hidden_states_that_are_computed_again_get_by_with_half_once_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, rollouts = tiny_policy(), made_up_rollouts()
     asked: dict[str, Any] = {"recipe": "delta", "passes": "packed", "features": "recompute", "dtype": "float64"}
-    pipeline = Pipeline(small_config(**asked, optimizer={"max_tokens": 60}))
+    config = small_config(**asked, optimizer={"max_tokens": 60})
     told: list[str] = []
     forgotten: list[None] = []
-    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, notify=told.append, free_memory=lambda: forgotten.append(None))
+    found = score_tokens(config, policy.model, rollouts, keep_hidden=True, notify=told.append, free_memory=lambda: forgotten.append(None))
     roomy = features(found)
     longest = max(row_cost(rollouts))
     tight = Tight(monkeypatch, limit=max(longest, 31))
@@ -145,12 +146,12 @@ def test_hidden_states_that_are_computed_again_begin_as_scoring_passes_do(monkey
         return packed_hidden(model, layout)
 
     class Compiled(ForwardMode):
-        def beginning(self, model: Any) -> Any:
+        def context(self, model: Any) -> Any:
             return beginning(model)
 
     monkeypatch.setattr(evidence_module, "packed_hidden", watched)
-    pipeline = Pipeline(small_config(recipe="delta", passes="packed", features="recompute", dtype="float64"))
-    found = pipeline.score_tokens(policy.model, rollouts, keep_hidden=True, passes=Compiled(packed=True, compiled=True))
+    config = small_config(recipe="delta", passes="packed", features="recompute", dtype="float64")
+    found = score_tokens(config, policy.model, rollouts, keep_hidden=True, mode=Compiled(packed=True, compiled=True))
     assert not inside
     assert features(found).abs().max() > 0
     assert not inside
@@ -165,9 +166,9 @@ def test_a_run_chooses_its_passes_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (step_module, pipeline_module):
         monkeypatch.setattr(module, "choose_forward_mode", counted)
-    stepper = stepper_of(small_config(recipe="delta", scoring="pass", kl={"beta": 0.1}))
+    trainer = trainer_of(small_config(recipe="delta", scoring="pass", kl={"beta": 0.1}))
     for number in range(2):
-        assert stepper.step(number, MethodState(), Stopwatch()).trained is not None
+        assert step_once(trainer, number, MethodState()) is not None
     assert len(asked) == 1
 
 
@@ -192,10 +193,10 @@ def test_a_batch_without_any_sampled_token_is_scored_as_nothing() -> None:
 
 
 def one_step(config: TrainConfig) -> tuple[dict[str, Tensor], Tensor, tuple[int, ...]]:
-    stepper = stepper_of(config)
-    trained = stepper.step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
-    weights = {name: parameter.detach().clone() for name, parameter in stepper.policy.model.named_parameters()}
+    trainer = trainer_of(config)
+    trained = step_once(trainer, 0, MethodState())
+    assert trained.trained
+    weights = {name: parameter.detach().clone() for name, parameter in trainer.policy.model.named_parameters()}
     return weights, trained.credited.credit, tuple(len(step.micro_batches) for step in trained.plan.steps)
 
 
@@ -286,9 +287,9 @@ def test_a_plan_cut_for_packed_passes_is_cut_again_for_padded_ones(monkeypatch: 
 
     monkeypatch.setattr(update_module, "response_logits", counted)
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
-    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1.0, "dtype": "float64"}
-    run_plan(policy, credited, plan, built, optimizer, **knobs)
+    options = ForwardOptions(temperature=1.0, dtype="float64")
+    run_plan(policy, credited, plan, built, optimizer, UpdateOptions(options, gradient_clip=1.0))
     assert max(seen) > 40
     seen.clear()
-    run_plan(policy, credited, plan, built, optimizer, **knobs, max_tokens=40)
+    run_plan(policy, credited, plan, built, optimizer, UpdateOptions(replace(options, max_tokens=40), gradient_clip=1.0))
     assert max(seen) <= 40

@@ -19,7 +19,7 @@ from tokencredit.credit.delta.accumulators import CentroidSums, MarginMoments, S
 from tokencredit.credit.delta.vectors import DenseVectors
 from tokencredit.objective import OBJECTIVES, TokenInputs
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.pipeline.distributed import SINGLE_PROCESS, TorchProcessGroup, loadable, merging
+from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup, loadable, merging
 from tokencredit.pipeline.microbatch import step_statistic
 
 RECIPES: dict[str, Any] = {

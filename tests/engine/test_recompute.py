@@ -17,11 +17,11 @@ from transformers import (
     PreTrainedModel,
 )
 
-from engine.runs import files_of, run, small_config, stepper_of
+from engine.runs import collected_by, files_of, planned_by, run, small_config, trainer_of
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
-from tokencredit.forward.modes import activation_checkpointing, recomputable_layers
+from tokencredit.forward.modes import ForwardOptions, activation_checkpointing, recomputable_layers
 from tokencredit.forward.padded import is_computed_again, pays_to_share, score_rows
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
@@ -76,7 +76,7 @@ def gradient(policy: Policy, *, recompute: bool, rollouts: Rollouts | None = Non
     built = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
     policy.model.zero_grad()
     for step in plan.steps:
-        accumulate_gradient(policy, credited, step, built, temperature=1.0, dtype="float64", recompute=recompute)
+        accumulate_gradient(policy, credited, step, built, ForwardOptions(temperature=1.0, dtype="float64", recompute=recompute))
     return gradient_of(policy)
 
 
@@ -152,16 +152,14 @@ def test_a_run_with_it_has_the_bits_of_one_without(tmp_path: Path, looks: int) -
 
 
 def test_a_run_computes_again_only_where_it_is_asked_to() -> None:
-    from tokencredit.pipeline.credit import MethodState
-    from tokencredit.timing import Stopwatch
 
     passes: list[int] = []
     for recompute in (False, True):
-        stepper = stepper_of(small_config(optimizer={"steps_per_batch": 2, "gradient_checkpointing": recompute}))
-        with counting(stepper.policy.model) as sampled:
-            gathered = stepper.gather(0, Stopwatch())
-        with counting(stepper.policy.model) as updated:
-            stepper.take(0, stepper.plan(0, gathered, MethodState(), Stopwatch()), Stopwatch())
+        trainer = trainer_of(small_config(optimizer={"steps_per_batch": 2, "gradient_checkpointing": recompute}))
+        with counting(trainer.policy.model) as sampled:
+            gathered = collected_by(trainer, 0)
+        with counting(trainer.policy.model) as updated:
+            trainer.update(planned_by(trainer, 0, gathered))
         passes += [len(sampled), len(updated)]
     assert passes[2] == passes[0]
     assert passes[3] == 2 * passes[1]
@@ -173,4 +171,4 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused(tmp_path: Path
     OpenAIGPTLMHeadModel(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"optimizer\.gradient_checkpointing is true but no layer of OpenAIGPTLMHeadModel"):
-        stepper_of(small_config(model=str(tmp_path / "model"), optimizer={"steps_per_batch": 2, "gradient_checkpointing": True}))
+        trainer_of(small_config(model=str(tmp_path / "model"), optimizer={"steps_per_batch": 2, "gradient_checkpointing": True}))

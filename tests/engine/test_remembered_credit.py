@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.runs import files_of, run, same_weights, small_config
-from tokencredit.trainer.checkpoint import Progress, load_progress
+from tokencredit.trainer.checkpoint import TrainState, load_train_state
 
 REMEMBERING: dict[str, dict[str, Any]] = {
     "momentum": {"recipe": "delta-momentum"},
@@ -30,11 +30,11 @@ def test_a_resume_that_forgot_the_direction_would_be_noticed(tmp_path: Path, mon
     run(config, tmp_path / "whole")
     run(config, tmp_path / "cut", stop_after=2)
 
-    def forgetful(folder: Path) -> Progress:
-        progress = load_progress(folder)
+    def forgetful(folder: Path) -> TrainState:
+        progress = load_train_state(folder)
         assert "direction" in progress.stage_state["credit"]
         return replace(progress, stage_state={**progress.stage_state, "credit": {}})
 
-    monkeypatch.setattr("tokencredit.trainer.resume.load_progress", forgetful)
+    monkeypatch.setattr("tokencredit.trainer.resume.load_train_state", forgetful)
     run(config, tmp_path / "cut", resume=True)
     assert not same_weights(tmp_path / "whole", tmp_path / "cut")

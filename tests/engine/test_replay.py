@@ -154,7 +154,7 @@ def test_rollouts_of_another_trainer_are_looked_at(tmp_path: Path) -> None:
     config = small_config(recipe="dapo", steps=1, diagnose=LOOKS | {"groups": 0}, optimizer={"learning_rate": 3e-4, "warmup_steps": 0})
     folder = tmp_path / "run"
     run(config, folder)
-    trained = recreate(RunDir(folder), config, 1).trained
+    trained = recreate(RunDir(folder), config, 1).batch
     rollouts, scored = trained.credited.rollouts, trained.credited.scored
     write_rows(tmp_path / "rollouts.parquet", rollout_rows(rollouts, scored.score))
     said = tokencredit(

@@ -20,7 +20,7 @@ from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.policy.sampling import Sampled
 from tokencredit.rollout import revision as module
-from tokencredit.rollout.collect import collect
+from tokencredit.rollout.collect import collect_rollouts
 from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.revision import Comparison, Revisions, choose_comparisons, revise
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
@@ -301,7 +301,7 @@ def attempts() -> dict[str, Any]:
     """24 problems x 6 responses of the shipped base, revised: twice with one seed, once with another."""
     config = small_config(recipe="ibpo", sampling={"prompts": 24, "group_size": 6})
     policy, task = load_policy("steps-revise", device=torch.device("cpu"), dtype="float32"), Steps()
-    batch = collect(policy, task, config, step=0, watch=Stopwatch(), keep_hidden=False)
+    batch = collect_rollouts(policy, task, config, step=0, watch=Stopwatch(), keep_hidden=False)
 
     def attempt(seed: int, noise: int) -> Revisions:
         torch.manual_seed(noise)

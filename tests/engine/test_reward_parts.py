@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runs import rows_of, run, small_config, stepper_of
+from engine.runs import collected_by, planned_by, rows_of, run, small_config, trainer_of
 from tiny import tiny_policy
 from tokencredit.config.train import Reward
-from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.prompting import Prompting
 from tokencredit.rollout.grading import bonus, part_means, reward_parts
 from tokencredit.tasks.tokenizer import character_tokenizer
-from tokencredit.timing import Stopwatch
 from tokencredit.types import Rollouts
 
 WRITTEN = ["<think>1</think><answer>2</answer>", "<answer>2</answer>", "2", "<think></think><answer>3</answer>"]
@@ -63,9 +61,9 @@ def test_format_is_earned_and_length_is_paid_by_the_right_alone() -> None:
 
 
 def test_the_bonus_reaches_the_reward_and_leaves_the_score(tmp_path: Path) -> None:
-    stepper = stepper_of(small_config(reward={"format": 0.25, "length": 0.5}, recipe="grpo", shape={"type": "none"}))
-    gathered = stepper.gather(0, Stopwatch())
-    scored = stepper.plan(0, gathered, MethodState(), Stopwatch()).credited.scored
+    trainer = trainer_of(small_config(reward={"format": 0.25, "length": 0.5}, recipe="grpo", shape={"type": "none"}))
+    gathered = collected_by(trainer, 0)
+    scored = planned_by(trainer, 0, gathered).credited.scored
     rollouts = gathered.rollouts
     expected = gathered.score + 0.25 * rollouts.finished - 0.5 * rollouts.mask.sum(-1) / 48 * (gathered.score == 1)
     assert torch.allclose(scored.reward, expected)

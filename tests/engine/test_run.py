@@ -41,7 +41,7 @@ def test_a_resume_that_forgot_the_optimizer_would_be_noticed(tmp_path: Path, mon
     config = small_config()
     run(config, tmp_path / "whole")
     run(config, tmp_path / "cut", stop_after=2)
-    monkeypatch.setattr("tokencredit.trainer.loop.load_optimizer", lambda optimizer, folder: None)
+    monkeypatch.setattr("tokencredit.trainer.run.load_optimizer", lambda optimizer, folder: None)
     run(config, tmp_path / "cut", resume=True)
     assert not same_weights(tmp_path / "whole", tmp_path / "cut")
 

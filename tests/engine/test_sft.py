@@ -7,19 +7,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from engine.runs import files_of, rows_of, run, stepper_of
+from engine.runs import collected_by, files_of, planned_by, rows_of, run, trainer_of
 from tokencredit.commands.flags import parse_train
 from tokencredit.commands.sft import SFT
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.optim.update import accumulate_gradient
-from tokencredit.pipeline.credit import MethodState
 from tokencredit.rollout.multi_turn import turn_tokens, turns_of
 from tokencredit.tasks import Guess, Problem, Steps
-from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_turns
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.step import PolicyTrainer
 
 SMALL: dict[str, Any] = {
     "steps": 3,
@@ -34,34 +33,36 @@ def warm(**changes: Any) -> TrainConfig:
 
 
 def test_the_gradient_is_that_of_cross_entropy_on_the_demonstrations() -> None:
-    stepper = stepper_of(warm(dtype="float64"))
-    gathered = stepper.gather(0, Stopwatch())
-    planned = stepper.plan(0, gathered, MethodState(), Stopwatch())
+    trainer = trainer_of(warm(dtype="float64"))
+    gathered = collected_by(trainer, 0)
+    planned = planned_by(trainer, 0, gathered)
     assert bool((planned.credited.credit[gathered.rollouts.mask] == 1).all())
     [step] = planned.plan.steps
-    accumulate_gradient(stepper.policy, planned.credited, step, stepper.pipeline.objective, temperature=1.0, dtype="float64")
-    found = {name: parameter.grad.clone() for name, parameter in stepper.policy.model.named_parameters() if parameter.grad is not None}
-    stepper.policy.model.zero_grad()
+    accumulate_gradient(
+        trainer.policy, planned.credited, step, trainer.pipeline.objective, ForwardOptions(temperature=1.0, dtype="float64")
+    )
+    found = {name: parameter.grad.clone() for name, parameter in trainer.policy.model.named_parameters() if parameter.grad is not None}
+    trainer.policy.model.zero_grad()
     rollouts, losses = gathered.rollouts, []
     for row, prompt in enumerate(rollouts.prompts):
         response = rollouts.tokens[row][rollouts.mask[row]].tolist()
-        logits = stepper.policy.model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        logits = trainer.policy.model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
         losses.append(cross_entropy(logits, torch.tensor(response), reduction="none"))
     torch.cat(losses).mean().backward()
-    for name, parameter in stepper.policy.model.named_parameters():
+    for name, parameter in trainer.policy.model.named_parameters():
         assert parameter.grad is not None
         assert torch.allclose(found[name], parameter.grad, rtol=1e-5, atol=1e-8), name
 
 
 def test_demonstrations_are_right_whole_and_follow_from_the_seed() -> None:
-    stepper = stepper_of(warm())
-    one, two = stepper.gather(0, Stopwatch()), stepper.gather(0, Stopwatch())
+    trainer = trainer_of(warm())
+    one, two = collected_by(trainer, 0), collected_by(trainer, 0)
     assert bool((one.score == 1).all())
     assert bool(one.rollouts.finished.all())
     assert torch.equal(one.rollouts.tokens, two.rollouts.tokens)
-    assert not torch.equal(one.rollouts.tokens[:, :4], stepper.gather(1, Stopwatch()).rollouts.tokens[:, :4])
+    assert not torch.equal(one.rollouts.tokens[:, :4], collected_by(trainer, 1).rollouts.tokens[:, :4])
     last = one.rollouts.mask.sum(-1) - 1
-    assert bool((one.rollouts.tokens.gather(1, last[:, None])[:, 0] == stepper.policy.end_tokens[0]).all())
+    assert bool((one.rollouts.tokens.gather(1, last[:, None])[:, 0] == trainer.policy.end_tokens[0]).all())
     assert one.rollouts_used == 0
     # What the policy did not sample it has no log-prob of its own for: the pass's stand in, and mismatch is none.
     assert torch.equal(one.rollouts.behavior_logp, one.evidence.logp)
@@ -77,26 +78,26 @@ def test_a_warm_start_learns_and_resumes_to_the_bit(tmp_path: Path) -> None:
     assert whole == stopped
     rows = rows_of(tmp_path / "whole")
     assert rows[-1]["rollouts_used"] == 0
-    first, last = (_log_prob(Stepper(config, source=name)) for name in (config.model, str(tmp_path / "whole")))
+    first, last = (_log_prob(PolicyTrainer(config, source=name)) for name in (config.model, str(tmp_path / "whole")))
     assert last > first + 0.02
 
 
-def _log_prob(stepper: Stepper) -> float:
-    gathered = stepper.gather(100, Stopwatch())
+def _log_prob(trainer: PolicyTrainer) -> float:
+    gathered = collected_by(trainer, 100)
     return float(gathered.evidence.logp[gathered.rollouts.mask].mean())
 
 
 def test_revisions_can_be_demonstrated() -> None:
-    stepper = stepper_of(warm(model="steps-revise", revision_share=1.0))
-    gathered = stepper.gather(0, Stopwatch())
+    trainer = trainer_of(warm(model="steps-revise", revision_share=1.0))
+    gathered = collected_by(trainer, 0)
     assert bool((gathered.score == 1).all())
     for problem, prompt in zip(gathered.problems, gathered.rollouts.prompts, strict=True):
-        question, failed, sibling = stepper.policy.decode(list(prompt)).removesuffix(">").split("?")
+        question, failed, sibling = trainer.policy.decode(list(prompt)).removesuffix(">").split("?")
         assert question == problem.prompt
-        assert stepper.task.grade(problem, sibling) == 1.0
+        assert trainer.task.grade(problem, sibling) == 1.0
         assert "#" in failed
-    some = stepper_of(warm(model="steps-revise", revision_share=0.5)).gather(0, Stopwatch())
-    revised = sum(">" in stepper.policy.decode(list(prompt)) for prompt in some.rollouts.prompts)
+    some = collected_by(trainer_of(warm(model="steps-revise", revision_share=0.5)), 0)
+    revised = sum(">" in trainer.policy.decode(list(prompt)) for prompt in some.rollouts.prompts)
     assert 0 < revised < len(some.problems)
 
 
@@ -107,13 +108,13 @@ class Wrong(Steps):
 
 def test_a_demonstration_that_is_not_right_teaches_nothing_and_is_counted() -> None:
     config = warm(sampling={"prompts": 40})
-    stepper = Stepper(config, source=config.model, task=Wrong())
-    gathered = stepper.gather(0, Stopwatch())
+    trainer = PolicyTrainer(config, source=config.model, task=Wrong())
+    gathered = collected_by(trainer, 0)
     wrong = gathered.score.isnan()
     assert 5 < int(wrong.sum()) < 35
     assert gathered.ungraded == {"the demonstration is not graded right": int(wrong.sum())}
     assert gathered.responses == 40
-    credited = stepper.plan(0, gathered, MethodState(), Stopwatch()).credited
+    credited = planned_by(trainer, 0, gathered).credited
     assert not bool(credited.credit[wrong].any())
     assert bool((credited.credit[~wrong][gathered.rollouts.mask[~wrong]] == 1).all())
 
@@ -128,9 +129,9 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_a_demonstration_that_is_too_long_teaches_nothing_and_is_counted() -> None:
-    lengths = stepper_of(warm()).gather(0, Stopwatch()).rollouts.mask.sum(-1)
+    lengths = collected_by(trainer_of(warm()), 0).rollouts.mask.sum(-1)
     limit = int(lengths.median())
-    gathered = stepper_of(warm(sampling={"prompts": 12, "max_new_tokens": limit})).gather(0, Stopwatch())
+    gathered = collected_by(trainer_of(warm(sampling={"prompts": 12, "max_new_tokens": limit})), 0)
     long = lengths > limit
     assert 0 < int(long.sum()) < 12
     assert gathered.score.isnan().tolist() == long.tolist()
@@ -147,17 +148,17 @@ def test_the_command_lays_its_defaults_under_files_and_flags(tmp_path: Path) -> 
 
 
 def test_conversations_are_demonstrated_with_the_environment_masked_out() -> None:
-    stepper = stepper_of(warm(task={"type": "guess"}, model="guess", sampling={"prompts": 12, "max_new_tokens": 24}))
-    gathered = stepper.gather(0, Stopwatch())
+    trainer = trainer_of(warm(task={"type": "guess"}, model="guess", sampling={"prompts": 12, "max_new_tokens": 24}))
+    gathered = collected_by(trainer, 0)
     assert bool((gathered.score == 1).all())
     several = 0
     for row, problem in enumerate(gathered.problems):
-        turns = turns_of(stepper.policy, gathered.rollouts, row)
+        turns = turns_of(trainer.policy, gathered.rollouts, row)
         assert turns[-1] == problem.answer
-        assert [stepper.policy.encode(turn) for turn in turns] == [tokens[:-1] for tokens in turn_tokens(gathered.rollouts, row)]
+        assert [trainer.policy.encode(turn) for turn in turns] == [tokens[:-1] for tokens in turn_tokens(gathered.rollouts, row)]
         several += len(turns) > 1
     assert several > 3
-    credited = stepper.plan(0, gathered, MethodState(), Stopwatch()).credited
+    credited = planned_by(trainer, 0, gathered).credited
     assert torch.equal(credited.credit != 0, gathered.rollouts.mask)
 
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.runs import small_config
+from engine.runs import small_config, trainer_of
 from tokencredit.analysis.showcase import _contrasts, showcase
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.seeds import derive_seed
-from tokencredit.storage.run_dir import RunDir
-from tokencredit.trainer.loop import Trainer
 
 NAN = math.nan
 
@@ -58,7 +56,7 @@ def test_a_response_is_shown_beside_the_prompt_it_answers(tmp_path: Path, sampli
     Read back and graded again as an answer to the prompt it is shown with, every response has the score it is shown with.
     """
     config = small_config(recipe="remax", sampling=sampling)
-    trainer = Trainer(config, RunDir(tmp_path / "run"))
+    trainer = trainer_of(config)
     shown = showcase(config, trainer.policy, trainer.task, MethodState(), pairs=2, problems=16)
     assert [response.score for response in shown] == [1.0, 0.0, 1.0, 0.0]
     asked = trainer.task.problems(16, split="held-out", seed=derive_seed(config.seed, "showcase"))

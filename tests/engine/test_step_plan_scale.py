@@ -9,12 +9,14 @@ import torch
 
 from engine.runs import small_config
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import score_rows
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
-from tokencredit.optim.update import StepGradient, accumulate_gradient
+from tokencredit.optim.update import StepLoss, accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
+from tokencredit.pipeline.credit import Crediting
 from tokencredit.policy.policy import Policy
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.scoring import credit_pipeline
 from tokencredit.types import Aggregation, Credited, PlannedStep
 
 TEMPERATURE = 0.7
@@ -55,9 +57,11 @@ def with_scaled_credit(credited: Credited) -> Credited:
 
 def gradient_and_more(
     policy: Policy, credited: Credited, step: PlannedStep, objective: Objective, aggregation: Aggregation = "token-mean"
-) -> tuple[torch.Tensor, StepGradient]:
+) -> tuple[torch.Tensor, StepLoss]:
     policy.model.zero_grad()
-    more = accumulate_gradient(policy, credited, step, AggregatedObjective(objective, aggregation, CONSTANT), temperature=TEMPERATURE)
+    more = accumulate_gradient(
+        policy, credited, step, AggregatedObjective(objective, aggregation, CONSTANT), ForwardOptions(temperature=TEMPERATURE)
+    )
     return gradient_of(policy), more
 
 
@@ -152,8 +156,8 @@ def test_a_reweighted_plan_gives_both_sides_the_same_mass_whatever_the_cut() -> 
 # --- weights that correct for the sampler
 
 
-def corrected(credited: Credited, **choice: object) -> tuple[Pipeline, Credited]:
-    pipeline = Pipeline(small_config(recipe="dapo", correction=choice))
+def corrected(credited: Credited, **choice: object) -> tuple[Crediting, Credited]:
+    pipeline = credit_pipeline(small_config(recipe="dapo", correction=choice))
     assert pipeline.correction is not None
     rollouts = credited.rollouts
     return pipeline, replace(credited, correction=pipeline.correction(credited.old_logp, rollouts.behavior_logp, rollouts.loss_mask))
@@ -189,12 +193,12 @@ def test_a_correction_multiplies_the_gradient_of_every_token_by_its_weight(kind:
     pipeline, with_weights = corrected(credited, kind=kind, level=level, cap=1.3, floor=0.6)
     torch.testing.assert_close(with_weights.correction, torch.tensor(weights, dtype=torch.float64), rtol=1e-12, atol=0)
     weighed = replace(credited, credit=credited.credit * torch.tensor(weights, dtype=torch.float64), coefficient=None)
-    plain = Pipeline(small_config(recipe="dapo"))
+    plain = credit_pipeline(small_config(recipe="dapo"))
     step = plan_for(credited).steps[0]
 
-    def gradient(of: Pipeline, given: Credited) -> torch.Tensor:
+    def gradient(of: Crediting, given: Credited) -> torch.Tensor:
         policy.model.zero_grad()
-        accumulate_gradient(policy, given, step, of.objective, temperature=TEMPERATURE)
+        accumulate_gradient(policy, given, step, of.objective, ForwardOptions(temperature=TEMPERATURE))
         return gradient_of(policy)
 
     expected = gradient(plain, weighed)
@@ -212,7 +216,7 @@ def test_where_sampler_and_trainer_agree_a_correction_changes_no_bit(choice: dic
     assert with_weights.correction is not None
     assert torch.equal(with_weights.correction, rollouts.mask.float())
     step = plan_for(credited).steps[0]
-    plain = Pipeline(small_config(recipe="dapo")).objective.objective
+    plain = credit_pipeline(small_config(recipe="dapo")).objective.objective
     without, one = gradient_and_more(policy, credited, step, plain)
     through, two = gradient_and_more(policy, with_weights, step, pipeline.objective.objective)
     assert torch.equal(without, through)

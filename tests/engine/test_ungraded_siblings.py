@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runs import small_config, stepper_of
+from engine.runs import small_config, trainer_of
 from tiny import gradient_of, made_up_credit, made_up_rollouts, tiny_policy
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
-from tokencredit.timing import Stopwatch
+from tokencredit.trainer.loop import step_once
 from tokencredit.types import Credited, PlannedStep
 
 SILENT = 4
@@ -43,7 +44,7 @@ def dfpo_gradient(policy: Policy, credited: Credited, micro_batches: tuple[tuple
     built = AggregatedObjective(OBJECTIVES["dfpo"](**choice), "token-mean", 11)
     step = PlannedStep(micro_batches=micro_batches, denominator=31.0, prompts=2, tokens=31)
     policy.model.zero_grad()
-    accumulate_gradient(policy, credited, step, built, temperature=1.0)
+    accumulate_gradient(policy, credited, step, built, ForwardOptions(temperature=1.0))
     return gradient_of(policy)
 
 
@@ -68,9 +69,9 @@ def test_an_ungraded_response_does_not_change_the_dfpo_gradient_of_its_siblings(
 @pytest.mark.parametrize(("dtype", "kept"), [("float64", torch.float64), ("float32", torch.float32)])
 def test_scores_are_as_precise_as_the_run(tmp_path: Path, recipe: str, dtype: str, kept: torch.dtype) -> None:
     """Groups of seven have means that no binary fraction holds; in float64 their advantages still sum to 0 to 1e-12."""
-    stepper = stepper_of(small_config(recipe=recipe, dtype=dtype, sampling={"prompts": 6, "group_size": 7}))
-    trained = stepper.step(0, MethodState(), Stopwatch()).trained
-    assert trained is not None
+    trainer = trainer_of(small_config(recipe=recipe, dtype=dtype, sampling={"prompts": 6, "group_size": 7}))
+    trained = step_once(trainer, 0, MethodState())
+    assert trained.trained
     credited = trained.credited
     assert credited.scored.score.dtype == credited.scored.reward.dtype == credited.advantage.dtype == credited.credit.dtype == kept
     group = credited.rollouts.group

@@ -17,7 +17,7 @@ from tokencredit.forward import modes as passes_module
 from tokencredit.forward.modes import PADDED, ForwardMode, choose_forward_mode
 from tokencredit.report.methods import methods
 from tokencredit.report.run_reader import Run
-from tokencredit.rollout.scoring import Pipeline
+from tokencredit.rollout.scoring import credit_pipeline
 from tokencredit.trainer import fast_paths
 from tokencredit.trainer.fast_paths import explain_fast_paths
 
@@ -32,7 +32,7 @@ def taken(chosen: ForwardMode, *, kind: str = "cuda", draws: Any = None, **given
         device=torch.device(kind), config=LlamaConfig(hidden_size=64, num_attention_heads=1), num_parameters=lambda: 10**6
     )
     policy: Any = SimpleNamespace(device=torch.device(kind), model=model, sampler=draws)
-    return {name: (way["taken"], way["why"]) for name, way in explain_fast_paths(config, policy, chosen, Pipeline(config)).items()}
+    return {name: (way["taken"], way["why"]) for name, way in explain_fast_paths(config, policy, chosen, credit_pipeline(config)).items()}
 
 
 def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_the_size_below_which_a_model_is_not_compiled_is_the_one_that_is_told() 
     policy = tiny_policy(torch.float32)
     config = resolve([{"passes": "packed"}])
     passes = choose_forward_mode(config, policy.model)
-    told = explain_fast_paths(config, replace(policy, sampler=None), passes, Pipeline(config))
+    told = explain_fast_paths(config, replace(policy, sampler=None), passes, credit_pipeline(config))
     assert (passes.compiled, told["compile"]["taken"], told["compile"]["why"]) == (False, "off", "the model is not on a GPU")
 
 

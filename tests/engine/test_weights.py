@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import Parameter
 
-from engine.runs import files_of, newest, run, same_weights, small_config, stepper_of
+from engine.runs import files_of, newest, run, same_weights, small_config, trainer_of
 from fault.interrupting import interrupted_at
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.analysis.replay import recreate
@@ -21,6 +21,7 @@ from tokencredit.policy.policy import load_policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.storage.run_dir import RunDir
+from tokencredit.trainer.loop import step_once
 
 KNOBS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "weight_decay": 0.1}
 IN_BFLOAT16: dict[str, Any] = {"dtype": "bfloat16", "diagnose": {"every": 0}}
@@ -150,16 +151,15 @@ def test_weights_of_a_checkpoint_are_the_live_ones_in_bfloat16_with_moments_as_t
 def test_at_a_small_rate_only_chance_moves_as_many_weights_as_it_should() -> None:
     """At 1e-5 the first optimizer step of a real batch changes next to no weight that is rounded to nearest."""
     from tokencredit.pipeline.credit import MethodState
-    from tokencredit.timing import Stopwatch
 
     changed: dict[str, float] = {}
     drift: dict[str, float] = {}
     for weights in ("float32", "bfloat16", "bfloat16-stochastic"):
         optimizer = {"steps_per_batch": 1, "learning_rate": 1e-5, "warmup_steps": 0}
-        stepper = stepper_of(small_config(weights=weights, optimizer=optimizer, **IN_BFLOAT16))
-        matrix = stepper.policy.model.model.layers[0].mlp.up_proj.weight
+        trainer = trainer_of(small_config(weights=weights, optimizer=optimizer, **IN_BFLOAT16))
+        matrix = trainer.policy.model.model.layers[0].mlp.up_proj.weight
         before = matrix.detach().float().clone()
-        assert stepper.step(0, MethodState(), Stopwatch()).trained is not None
+        assert step_once(trainer, 0, MethodState()) is not None
         moved = matrix.detach().float() - before
         changed[weights] = float((moved != 0).float().mean())
         drift[weights] = float(moved.abs().mean())
@@ -214,7 +214,7 @@ def test_chance_has_nothing_to_round_beside_adapters() -> None:
 def test_an_update_of_bfloat16_weights_cannot_be_looked_at_later_either(tmp_path: Path) -> None:
     config = small_config(steps=1, weights="bfloat16", **IN_BFLOAT16)
     run(config, tmp_path / "run")
-    with pytest.raises(ConfigError, match="only updates of float32 weights can be looked at"):
+    with pytest.raises(ConfigError, match="only updates of float32 weights can be observed"):
         recreate(RunDir(tmp_path / "run"), config, 1)
 
 

@@ -21,7 +21,7 @@ class AskedAt:
         def wrapper(*given: Any, **named: Any) -> Any:
             asked.left -= 1
             if asked.left == 0:
-                asked.stop.ask(2)
+                asked.stop.request(2)
             return asked.wrapped(*given, **named)
 
         monkeypatch.setattr(owner, name, wrapper)

@@ -306,7 +306,7 @@ def test_a_resume_that_forgot_one_generator_would_be_noticed(tmp_path: Path, mon
         run(small_config(), tmp_path / name, stop_after=2)
     run(small_config(), tmp_path / "right", resume=True)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "right")
-    monkeypatch.setattr("tokencredit.trainer.loop.load_generators", lambda folder: None)
+    monkeypatch.setattr("tokencredit.trainer.run.load_generators", lambda folder: None)
     run(small_config(), tmp_path / "forgetful", resume=True)
     assert not same_weights(tmp_path / "whole", tmp_path / "forgetful")
 

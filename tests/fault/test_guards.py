@@ -59,7 +59,7 @@ def poison_log_probs(patch: pytest.MonkeyPatch) -> None:
     def spoil(found: Any) -> Any:
         return found._replace(evidence=found.evidence._replace(logp=with_row(found.evidence.logp, math.nan)))
 
-    Poisoned(patch, collect, "respond", 2, spoil)
+    Poisoned(patch, collect, "generate", 2, spoil)
 
 
 def poison_credit(patch: pytest.MonkeyPatch) -> None:
@@ -125,16 +125,16 @@ def test_after_a_refused_batch_the_next_one_is_trained_on(tmp_path: Path, stage:
 
 def policies_of(patch: pytest.MonkeyPatch) -> list[Any]:
     """Every policy that is loaded from now on."""
-    from tokencredit.trainer.step import Stepper
+    from tokencredit.trainer.step import PolicyTrainer
 
     loaded: list[Any] = []
-    load = Stepper.__init__
+    load = PolicyTrainer.__init__
 
     def keeping(self: Any, *given: Any, **named: Any) -> None:
         load(self, *given, **named)
         loaded.append(self.policy)
 
-    patch.setattr(Stepper, "__init__", keeping)
+    patch.setattr(PolicyTrainer, "__init__", keeping)
     return loaded
 
 
@@ -162,17 +162,17 @@ def test_optimizer_steps_before_the_bad_one_stay_taken(tmp_path: Path, monkeypat
 
 
 def test_so_many_refused_steps_in_a_row_stop_the_run_and_the_last_good_state_is_the_newest(tmp_path: Path) -> None:
-    from tokencredit.trainer.step import Stepper
+    from tokencredit.trainer.step import PolicyTrainer
 
-    plan = Stepper.plan
+    credit = PolicyTrainer.credit
 
-    def bad_from_third(self: Any, number: int, *given: Any) -> Any:
-        if number >= 2:
+    def bad_from_third(self: Any, batch: Any, methods: Any) -> None:
+        if batch.number >= 2:
             raise BadNumbersError("credit", "made up", [1])
-        return plan(self, number, *given)
+        credit(self, batch, methods)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "plan", bad_from_third)
+        patch.setattr(PolicyTrainer, "credit", bad_from_third)
         with pytest.raises(GuardError, match="the updates of 2 training steps in a row were refused"):
             run(quiet_config(steps=9, guard={"refused_steps": 2}, save_every=2), tmp_path / "run")
     assert newest(tmp_path / "run").name == "step-000002"
@@ -215,12 +215,12 @@ def test_a_policy_of_nan_is_stopped_with_code_three(tmp_path: Path) -> None:
 
 
 def test_the_last_three_dumps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokencredit.trainer.step import Stepper
+    from tokencredit.trainer.step import PolicyTrainer
 
-    def bad(self: Any, number: int, *given: Any) -> Any:
+    def bad(self: Any, batch: Any, methods: Any) -> None:
         raise BadNumbersError("credit", "made up", [1])
 
-    monkeypatch.setattr(Stepper, "plan", bad)
+    monkeypatch.setattr(PolicyTrainer, "credit", bad)
     run(quiet_config(steps=5, guard={"refused_steps": 9}), tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run" / "guards").iterdir()) == ["step-000003", "step-000004", "step-000005"]
     assert len(rows_of(tmp_path / "run", "events.jsonl")) == 5
@@ -305,13 +305,13 @@ def test_a_replay_takes_the_step_that_the_run_would_have_taken(tmp_path: Path, m
     from tokencredit.trainer import failed_batch
 
     kept: list[Any] = []
-    stepper = failed_batch.Stepper
+    trainer = failed_batch.PolicyTrainer
 
     def keeping(*given: Any, **named: Any) -> Any:
-        kept.append(stepper(*given, **named))
+        kept.append(trainer(*given, **named))
         return kept[-1]
 
-    monkeypatch.setattr(failed_batch, "Stepper", keeping)
+    monkeypatch.setattr(failed_batch, "PolicyTrainer", keeping)
     replay(tmp_path / "run" / "guards" / "step-000002")
     state = kept[0].policy.model.state_dict()
     assert all(torch.equal(state[name], value) for name, value in weights(tmp_path / "whole").items())
@@ -325,24 +325,24 @@ def test_a_replay_keeps_hidden_states_no_longer_than_training_does(
     with pytest.MonkeyPatch.context() as patch:
         poison(patch)
         run(quiet_config(steps=2, recipe="delta"), tmp_path / "run")
-    from tokencredit.rollout.scoring import Pipeline
-    from tokencredit.trainer.step import Stepper
+    from tokencredit.trainer import step
+    from tokencredit.trainer.step import PolicyTrainer
 
     hidden: list[weakref.ref[torch.Tensor]] = []
     at_the_step: list[bool] = []
-    score, take = Pipeline.score_tokens, Stepper.take
+    score, update = step.score_tokens, PolicyTrainer.update
 
     def scoring(*given: Any, **named: Any) -> Any:
         found = score(*given, **named)
         hidden.extend([] if found.hidden is None else [weakref.ref(found.hidden)])
         return found
 
-    def taking(*given: Any, **named: Any) -> Any:
+    def updating(*given: Any, **named: Any) -> None:
         at_the_step.extend(one() is not None for one in hidden)
-        return take(*given, **named)
+        update(*given, **named)
 
-    monkeypatch.setattr(Pipeline, "score_tokens", scoring)
-    monkeypatch.setattr(Stepper, "take", taking)
+    monkeypatch.setattr(step, "score_tokens", scoring)
+    monkeypatch.setattr(PolicyTrainer, "update", updating)
     replay(tmp_path / "run" / "guards" / "step-000002")
     assert at_the_step == [False] * computed
 

@@ -14,6 +14,7 @@ from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import load_policy
+from tokencredit.policy.sampling import SamplingParams
 from tokencredit.tasks import TASKS, GoldChecking, Jsonl, Problem, Steps, verdicts
 from tokencredit.tasks.split import split_of
 from tokencredit.trainer.evaluate import evaluate
@@ -288,6 +289,6 @@ def test_a_built_in_task_written_to_a_file_is_graded_as_the_task_grades_it(tmp_p
     task = Jsonl(path=write(tmp_path / "steps.jsonl", rows), template="{question}", grading="regex", pattern=r"#(\d)\Z")
     asked = task.problems(40, split="held-out", seed=0)
     policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
-    ours, theirs = (evaluate(policy, one, asked, samples=2, max_new_tokens=48, seed=0) for one in (task, steps))
+    ours, theirs = (evaluate(policy, one, asked, SamplingParams(group_size=2, max_new_tokens=48, seed=0)) for one in (task, steps))
     assert ours == theirs
     assert 0.0 < ours.sampled < 1.0

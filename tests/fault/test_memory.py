@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.runs import run, small_config, stepper_of, weights
+from engine.runs import collected_by, run, small_config, trainer_of, weights
 from fault.command import SMALL
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
@@ -16,16 +16,16 @@ from tokencredit.analysis.showcase import showcase
 from tokencredit.errors import GuardError
 from tokencredit.forward import padded
 from tokencredit.forward.memory import is_out_of_memory, recut, retry_with_half_budget
+from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import row_cost
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim import update
-from tokencredit.optim.update import accumulate_gradient, run_plan
+from tokencredit.optim.update import UpdateOptions, accumulate_gradient, run_plan
 from tokencredit.pipeline.build import AggregatedObjective
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample_plainly
-from tokencredit.timing import Stopwatch
 from tokencredit.trainer.failed_batch import _score_again
+from tokencredit.trainer.step import StepState
 
 CLIP = AggregatedObjective(OBJECTIVES["ppo-clip"](clip_low=0.2, clip_high=0.28, dual_clip=3.0), "token-mean", CONSTANT)
 
@@ -51,13 +51,13 @@ class Small:
 def test_half_the_tokens_in_a_pass_leave_the_gradient_as_it_was() -> None:
     policy, credited = tiny_policy(), made_up_credit(made_up_rollouts())
     (step,) = plan_for(credited, max_tokens=200, optimizer_steps=1).steps
-    accumulate_gradient(policy, credited, step, CLIP, temperature=1.0, dtype="float64")
+    accumulate_gradient(policy, credited, step, CLIP, ForwardOptions(temperature=1.0, dtype="float64"))
     whole = gradient_of(policy).clone()
     policy.model.zero_grad()
     halved = recut(step, row_cost(credited.rollouts), max_tokens=30)
     assert len(halved.micro_batches) > len(step.micro_batches)
     assert sorted(halved.rows) == sorted(step.rows)
-    accumulate_gradient(policy, credited, halved, CLIP, temperature=1.0, dtype="float64")
+    accumulate_gradient(policy, credited, halved, CLIP, ForwardOptions(temperature=1.0, dtype="float64"))
     torch.testing.assert_close(gradient_of(policy), whole, atol=1e-12, rtol=1e-10)
 
 
@@ -105,7 +105,7 @@ def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:
     credited = made_up_credit(made_up_rollouts())
     plan = plan_for(credited, max_tokens=60, optimizer_steps=1)
     assert len(plan.steps[0].micro_batches) > 1
-    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1e9, "dtype": "float64"}
+    options = UpdateOptions(ForwardOptions(temperature=1.0, dtype="float64"), gradient_clip=1e9)
 
     def trained(*, forgetful: bool, fails: bool) -> torch.Tensor:
         learner, calls = tiny_policy(), [0]
@@ -122,7 +122,7 @@ def test_nothing_of_the_failed_try_is_left_in_the_gradient() -> None:
             patch.setattr(update, "_logp", failing)
             if forgetful:
                 patch.setattr(optimizer, "zero_grad", lambda set_to_none=True: None)
-            run_plan(learner, credited, plan, CLIP, optimizer, **knobs)
+            run_plan(learner, credited, plan, CLIP, optimizer, options)
         return torch.cat([parameter.detach().flatten() for parameter in learner.model.parameters()])
 
     right = trained(forgetful=False, fails=False)
@@ -144,11 +144,11 @@ def test_what_the_sampler_keeps_is_given_back_before_another_try(monkeypatch: py
     credited = made_up_credit(made_up_rollouts())
     learner = replace(tiny_policy(), sampler=Keeping())
     optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.1)
-    knobs: dict[str, Any] = {"temperature": 1.0, "gradient_clip": 1e9, "dtype": "float64"}
-    run_plan(learner, credited, plan_for(credited, max_tokens=20, optimizer_steps=1), CLIP, optimizer, **knobs)
+    options = UpdateOptions(ForwardOptions(temperature=1.0, dtype="float64"), gradient_clip=1e9)
+    run_plan(learner, credited, plan_for(credited, max_tokens=20, optimizer_steps=1), CLIP, optimizer, options)
     assert not released
     Small(monkeypatch, limit=45)
-    run_plan(learner, credited, plan_for(credited, max_tokens=60, optimizer_steps=1), CLIP, optimizer, **knobs)
+    run_plan(learner, credited, plan_for(credited, max_tokens=60, optimizer_steps=1), CLIP, optimizer, options)
     assert released == ["released"]
 
 
@@ -158,21 +158,21 @@ def test_whoever_scores_gives_back_first_what_the_sampler_keeps(dies: str, tmp_p
 
     class Keeping:
         def sample(self, *given: Any, **named: Any) -> Any:
-            return sample_plainly(*given, SamplingParams(**named))
+            return sample_plainly(*given, **named)
 
         def release(self) -> None:
             released.append(dies)
 
     config = small_config(scoring="pass", dtype="float64", optimizer={"steps_per_batch": 2})
-    stepper = stepper_of(config)
-    stepper.policy = replace(stepper.policy, sampler=Keeping())
-    gathered = stepper.gather(0, Stopwatch())
+    trainer = trainer_of(config)
+    trainer.policy = replace(trainer.policy, sampler=Keeping())
+    gathered = collected_by(trainer, 0)
     assert not released
     small = Small(monkeypatch, limit=1500 if dies == "showing" else 620)
     if dies == "showing":
-        assert showcase(config, stepper.policy, stepper.task, MethodState(), problems=16)
+        assert showcase(config, trainer.policy, trainer.task, MethodState(), problems=16)
     else:
-        assert "finite log-probs for every response" in _score_again(stepper, gathered)
+        assert "finite log-probs for every response" in _score_again(trainer, StepState(number=0, collected=gathered))
     assert max(small.seen) > small.limit
     assert released == [dies]
 
@@ -208,16 +208,16 @@ def _train_in_little_memory() -> None:
     import sys
 
     from tokencredit.cli import main
-    from tokencredit.trainer.step import Stepper
+    from tokencredit.trainer.step import PolicyTrainer
 
-    take = Stepper.take
+    update = PolicyTrainer.update
 
-    def limited(self: Stepper, *given: Any, **named: Any) -> Any:
+    def limited(self: PolicyTrainer, *given: Any, **named: Any) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, resource.RLIM_INFINITY))
-        return take(self, *given, **named)
+        update(self, *given, **named)
 
-    Stepper.take = limited  # pyright: ignore[reportAttributeAccessIssue]
+    PolicyTrainer.update = limited  # pyright: ignore[reportAttributeAccessIssue]
     sys.argv = ["tokencredit", "train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8"]
     main()
 

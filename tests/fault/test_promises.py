@@ -18,12 +18,13 @@ from tokencredit.analysis.replay import recreate
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.models import model_folder
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.storage.checkpoints import Place, best_model, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks.steps import Steps
-from tokencredit.trainer.loop import Trainer
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.run import Run
+from tokencredit.trainer.step import PolicyTrainer, StepState
 
 
 def lean(**changes: Any) -> TrainConfig:
@@ -47,7 +48,7 @@ def test_weights_round_the_same_wherever_they_were_loaded_from(tmp_path: Path, k
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
 
 
-@pytest.mark.parametrize(("owner", "name", "calls"), [(Stepper, "plan", 2), (Trainer, "evaluate", 2)])
+@pytest.mark.parametrize(("owner", "name", "calls"), [(PolicyTrainer, "plan", 2), (Run, "evaluate", 2)])
 def test_generators_are_kept_as_they_were_before_what_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int
 ) -> None:
@@ -62,19 +63,19 @@ def test_generators_are_kept_as_they_were_before_what_is_done_again(
 
 
 def refusing_from(number: int) -> Any:
-    plan = Stepper.plan
+    credit = PolicyTrainer.credit
 
-    def bad(self: Stepper, at: int, *given: Any) -> Any:
-        if at >= number:
+    def bad(self: PolicyTrainer, batch: StepState, methods: MethodState) -> None:
+        if batch.number >= number:
             raise BadNumbersError("credit", "made up", [1])
-        return plan(self, at, *given)
+        credit(self, batch, methods)
 
     return bad
 
 
 def test_refused_steps_do_not_push_the_good_checkpoints_out(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "plan", refusing_from(2))
+        patch.setattr(PolicyTrainer, "credit", refusing_from(2))
         with pytest.raises(GuardError):
             run(lean(steps=9, save_every=1), tmp_path / "run")
     assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [Place(1), Place(2)]
@@ -123,7 +124,7 @@ def test_a_dump_just_written_is_never_the_one_removed(tmp_path: Path, monkeypatc
             (guards / Place(step).name).mkdir(parents=True)
 
     monkeypatch.setattr(RunDir, "begin", with_old_dumps)
-    monkeypatch.setattr(Stepper, "plan", refusing_from(1))
+    monkeypatch.setattr(PolicyTrainer, "credit", refusing_from(1))
     run(lean(steps=2), tmp_path / "run")
     assert (guards / "step-000002").is_dir()
     assert len(list(guards.iterdir())) == 3
@@ -166,15 +167,15 @@ def test_a_look_changes_nothing_when_a_later_optimizer_step_is_bad(tmp_path: Pat
         return found
 
     second: list[Any] = [None]
-    take = Stepper.take
+    take = PolicyTrainer.update
 
-    def marking(self: Stepper, number: int, planned: Any, *given: Any, **named: Any) -> Any:
-        second[0] = planned.plan.steps[1] if number == 1 else None
-        return take(self, number, planned, *given, **named)
+    def marking(self: PolicyTrainer, batch: StepState, **named: Any) -> None:
+        second[0] = batch.plan.steps[1] if batch.number == 1 and batch.plan is not None else None
+        take(self, batch, **named)
 
     for name, every in (("plain", 0), ("looked", 2)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Stepper, "take", marking)
+            patch.setattr(PolicyTrainer, "update", marking)
             patch.setattr(update, "accumulate_gradient", bad_second)
             patch.setattr("tokencredit.optim.microscope.accumulate_gradient", bad_second)
             run(lean(steps=2, diagnose={"every": every}), tmp_path / name)
@@ -207,15 +208,15 @@ def test_a_finished_run_that_is_resumed_all_the_same_keeps_its_result(tmp_path: 
 
 
 def test_a_step_after_a_refused_one_and_after_more_steps_is_taken_again_as_it_was(tmp_path: Path) -> None:
-    plan = Stepper.plan
+    credit = PolicyTrainer.credit
 
-    def second_is_bad(self: Stepper, at: int, *given: Any) -> Any:
-        if at == 1:
+    def second_is_bad(self: PolicyTrainer, batch: StepState, methods: MethodState) -> None:
+        if batch.number == 1:
             raise BadNumbersError("credit", "made up", [1])
-        return plan(self, at, *given)
+        credit(self, batch, methods)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "plan", second_is_bad)
+        patch.setattr(PolicyTrainer, "credit", second_is_bad)
         run(lean(steps=4), tmp_path / "run")
     config = lean(steps=8)
     run(config, tmp_path / "run", resume=True)
@@ -223,7 +224,7 @@ def test_a_step_after_a_refused_one_and_after_more_steps_is_taken_again_as_it_wa
     again = recreate(RunDir(tmp_path / "run"), config, 7)
     assert again.same_plan is True
     logged = rows_of(tmp_path / "run", "metrics.jsonl")[6]
-    assert sum(again.trained.result.loss) / 2 == logged["loss"]
+    assert sum(again.batch.result.loss) / 2 == logged["loss"]
 
 
 def test_a_gradient_that_is_bad_where_memory_is_short_is_refused_not_run_out_of(tmp_path: Path) -> None:
@@ -255,7 +256,7 @@ def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_run_stopped_before_any_evaluation_has_no_best_but_its_newest(tmp_path: Path) -> None:
-    interrupted_at(Stepper, "gather", 1, lean(), tmp_path / "run")
+    interrupted_at(PolicyTrainer, "collect", 1, lean(), tmp_path / "run")
     assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [Place(0)]
     run(lean(), tmp_path / "run", resume=True)
     best = best_model(tmp_path / "run")

@@ -12,9 +12,10 @@ import pytest
 from engine.runs import Silent, files_of, newest, run, small_config
 from fault.command import SMALL, tokencredit
 from fault.interrupting import AskedAt, interrupted_at, optimizer_class
-from tokencredit.trainer.loop import Trainer, train
+from tokencredit.trainer.loop import train
+from tokencredit.trainer.run import Run
 from tokencredit.trainer.signals import StopSignal, StopTraining
-from tokencredit.trainer.step import Stepper
+from tokencredit.trainer.step import PolicyTrainer
 
 STEPS = 400
 
@@ -43,7 +44,7 @@ def test_a_signal_publishes_the_state_and_leaves_a_run_that_can_go_on(tmp_path: 
     said, complaint = process.communicate(timeout=60)
     assert process.returncode == code, complaint
     assert "--resume" in said
-    assert "once more leaves at once" in complaint
+    assert "interrupt again to leave at once" in complaint
     done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     state = json.loads((newest(tmp_path / "run") / "state.json").read_text())
     assert 2 <= done < STEPS
@@ -55,11 +56,11 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> Non
     """The first one is held up by a save that takes for ever."""
     code = (
         "import sys, time\n"
-        "from tokencredit.trainer import loop\n"
+        "from tokencredit.trainer import run\n"
         "def slow(*given, **named):\n"
         "    open('saving', 'w').close()\n"
         "    time.sleep(60)\n"
-        "loop.save_checkpoint = slow\n"
+        "run.save_checkpoint = slow\n"
         f"sys.argv = ['tokencredit', 'train', '--out', 'run', '--steps', '400', '--save-every', '0', *{SMALL!r}]\n"
         "from tokencredit.cli import main\n"
         "main()\n"
@@ -79,11 +80,11 @@ def test_a_second_signal_leaves_at_once_and_loses_nothing(tmp_path: Path) -> Non
 
 
 WHERE = {
-    "while sampling": (lambda: Stepper, "gather", 2, "step-000001"),
-    "before the plan": (lambda: Stepper, "plan", 3, "step-000002"),
+    "while sampling": (lambda: PolicyTrainer, "collect", 2, "step-000001"),
+    "before the plan": (lambda: PolicyTrainer, "plan", 3, "step-000002"),
     "at the first optimizer step": (optimizer_class, "step", 4, "step-000001-1"),
     "at the last optimizer step of a batch": (optimizer_class, "step", 6, "step-000001-3"),
-    "while evaluating": (lambda: Trainer, "evaluate", 2, "step-000001-3"),
+    "while evaluating": (lambda: Run, "evaluate", 2, "step-000001-3"),
 }
 
 
@@ -103,7 +104,7 @@ def test_a_resume_that_forgot_the_batch_would_be_noticed(tmp_path: Path, monkeyp
     config = small_config(steps=3, optimizer={"steps_per_batch": 3})
     run(config, tmp_path / "whole")
     interrupted_at(optimizer_class(), "step", 4, config, tmp_path / "cut")
-    monkeypatch.setattr("tokencredit.trainer.loop.load_buffered", lambda folder, device: None)
+    monkeypatch.setattr("tokencredit.trainer.run.load_pending", lambda folder, device: None)
     run(config, tmp_path / "cut", resume=True)
     assert files_of(tmp_path / "whole") != files_of(tmp_path / "cut")
 
@@ -124,7 +125,7 @@ def test_a_stop_that_a_library_swallowed_is_heeded_all_the_same() -> None:
 
     def library() -> None:
         try:
-            stop.ask(15)
+            stop.request(15)
         except BaseException:
             done.append("swallowed")
 
@@ -139,7 +140,7 @@ def test_a_stop_that_a_library_swallowed_is_heeded_all_the_same() -> None:
 def test_work_that_may_not_be_abandoned_is_not() -> None:
     stop, done = StopSignal(), []
     with stop.interruptible(allowed=False):
-        stop.ask(15)
+        stop.request(15)
         done.append("finished")
     assert done == ["finished"]
     assert stop.exit_code == 143
@@ -150,7 +151,7 @@ def test_a_stop_while_the_base_is_measured_leaves_a_run_that_begins_again(tmp_pa
     run(config, tmp_path / "whole")
     stop = StopSignal()
     with pytest.MonkeyPatch.context() as patch:
-        AskedAt(stop, Trainer, "evaluate", 1, patch)
+        AskedAt(stop, Run, "evaluate", 1, patch)
         assert train(config, tmp_path / "cut", Silent(), stop).interrupted
     assert not list((tmp_path / "cut").glob("checkpoints/*"))
     run(config, tmp_path / "cut", resume=True)

@@ -28,7 +28,7 @@ from tokencredit.models import model_folder
 from tokencredit.policy.policy import load_policy
 from tokencredit.tasks.steps import Steps
 from tokencredit.trainer import loop as local
-from tokencredit.trainer.loop import Outcome
+from tokencredit.trainer.loop import TrainResult
 from tokencredit.trainer.signals import StopSignal
 
 FLAGS = [
@@ -40,7 +40,7 @@ FLAGS = [
 ONLY_LOCAL = {"sampling/sampling_logp_difference/mean"}
 
 
-def run(folder: Path, *, stop_after: int | None = None, resume: bool = False, **changes: Any) -> Outcome:
+def run(folder: Path, *, stop_after: int | None = None, resume: bool = False, **changes: Any) -> TrainResult:
     stop = StopSignal()
 
     def maybe_stop(step: int) -> None:

@@ -48,7 +48,7 @@ def config_of(seed: int) -> TrainConfig:
 def _marked(where: "Synchronized[int]") -> None:
     """Say in shared memory which stage the run is in."""
     from tokencredit.timing import Stopwatch
-    from tokencredit.trainer import loop
+    from tokencredit.trainer import run as training
 
     stage = Stopwatch.stage
 
@@ -73,8 +73,8 @@ def _marked(where: "Synchronized[int]") -> None:
         return wrapper
 
     Stopwatch.stage = marking  # pyright: ignore[reportAttributeAccessIssue]
-    loop.save_checkpoint = marked("save", loop.save_checkpoint)
-    loop.prune = marked("prune", loop.prune)
+    training.save_checkpoint = marked("save", training.save_checkpoint)
+    training.prune = marked("prune", training.prune)
 
 
 def _train(seed: int, folder: Path, where: "Synchronized[int]") -> None:

@@ -146,16 +146,16 @@ def test_a_run_is_asked_as_it_was_trained(trained: Path, tmp_path: Path, monkeyp
         yield str(max_new_tokens)
 
     monkeypatch.setattr(module, "stream", spying)
-    from engine.runs import stepper_of
+    from engine.runs import trainer_of
     from tokencredit.config.resolve import read_toml, resolve
 
-    stepper = stepper_of(resolve([read_toml(trained / "config.toml")]))
+    trainer = trainer_of(resolve([read_toml(trained / "config.toml")]))
     assert chat.run([str(trained), "--ask", QUESTION]) == 0
     assert chat.run([str(trained), "--ask", QUESTION, "--raw"]) == 0
     framed, raw = seen
-    assert framed == stepper.policy.ask(QUESTION)
+    assert framed == trainer.policy.ask(QUESTION)
     assert len(framed) > 3 * len(raw)
-    assert raw == stepper.policy.encode(QUESTION)
+    assert raw == trainer.policy.encode(QUESTION)
 
 
 def test_lines_are_answered_until_the_end_of_them(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.pipeline.guards import STAGES, check_log_probs
+from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.checkpoints import Place, checkpoints_in
 from tokencredit.storage.manifest import damage
@@ -95,16 +96,19 @@ def replay(dump: Path) -> ReplayResult:
                 trainer.score(batch)
                 trainer.sample_extra(batch)
             elif trainer.pipeline.keeps_hidden:
-                # Hidden states are not dumped; the dumped weights give them again.
-                found = trainer.score_rollouts(batch.collected.rollouts, keep_hidden=True)
-                evidence = batch.collected.evidence._replace(hidden=found.hidden, features=found.features)
-                batch.collected = batch.collected._replace(evidence=evidence)
+                batch.collected = _with_hidden(trainer, batch.collected)
             trainer.credit(batch, state.methods)
             trainer.plan(batch)
         trainer.update(batch)
     except BadNumbersError as bad:
         return ReplayResult(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
     return ReplayResult(refusal, None, STAGES, said)
+
+
+def _with_hidden(trainer: PolicyTrainer, collected: CollectedBatch) -> CollectedBatch:
+    """Hidden states are not dumped; the dumped weights give them again."""
+    found = trainer.score_rollouts(collected.rollouts, keep_hidden=True)
+    return collected._replace(evidence=collected.evidence._replace(hidden=found.hidden, features=found.features))
 
 
 def _score_again(trainer: PolicyTrainer, batch: StepState) -> str:
