@@ -126,7 +126,8 @@ def test_a_rate_is_the_mean_of_what_could_be_graded(monkeypatch: pytest.MonkeyPa
     assert len(task.asked[0]) == 16
     (settings,) = script.settings
     assert settings.pop("seed") >= 0
-    assert settings == {"group_size": 4, "max_new_tokens": 48 - 2, "temperature": 1.0, "dtype": "float32"}
+    expected = {"group_size": 4, "max_new_tokens": 48 - 2, "temperature": 1.0, "dtype": "float32", "greedy": False, "keep_hidden": False}
+    assert settings == expected
 
 
 def test_a_prefix_and_its_continuation_never_exceed_the_length_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, load_policy
-from tokencredit.policy.sampling import Sampled
+from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout import revision as module
 from tokencredit.rollout.collect import collect_rollouts
 from tokencredit.rollout.grading import response_text
@@ -134,22 +134,20 @@ class Script:
         self.prompts: list[list[str]] = []
         self.settings: list[dict[str, Any]] = []
 
-    def __call__(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], *, group_size: int, max_new_tokens: int, **settings: Any
-    ) -> Sampled:
+    def __call__(self, policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
         texts = [policy.decode(list(prompt)) for prompt in prompts]
         self.prompts.append(texts)
-        self.settings.append({"group_size": group_size, "max_new_tokens": max_new_tokens, **settings})
+        self.settings.append(asdict(params))
         asked = [Problem(prompt=text, answer="") for text in texts]
-        written = [(row, self.answer(text, copy)) for row, text in enumerate(texts) for copy in range(group_size)]
+        written = [(row, self.answer(text, copy)) for row, text in enumerate(texts) for copy in range(params.group_size)]
         whole = rollouts_of(policy, asked, written)
-        mask = whole.mask[:, :max_new_tokens]
+        mask = whole.mask[:, : params.max_new_tokens]
         drawn = Rollouts(
             prompts=whole.prompts,
-            tokens=whole.tokens[:, :max_new_tokens],
+            tokens=whole.tokens[:, : params.max_new_tokens],
             mask=mask,
             group=whole.group,
-            behavior_logp=whole.behavior_logp[:, :max_new_tokens],
+            behavior_logp=whole.behavior_logp[:, : params.max_new_tokens],
             finished=whole.finished,
         )
         return Sampled(drawn, TokenScores(torch.zeros(mask.shape), torch.zeros(mask.shape), None))
@@ -228,7 +226,8 @@ def test_revisions_are_sampled_as_responses_are(monkeypatch: pytest.MonkeyPatch)
     revised(monkeypatch, script, config=small_config(recipe="ibpo", sampling=sampling, dtype="bfloat16"))
     (settings,) = script.settings
     assert settings.pop("seed") >= 0
-    assert settings == {"group_size": 1, "max_new_tokens": 31, "temperature": 0.7, "dtype": "bfloat16"}
+    expected = {"group_size": 1, "max_new_tokens": 31, "temperature": 0.7, "dtype": "bfloat16", "greedy": False, "keep_hidden": False}
+    assert settings == expected
 
 
 def test_a_revision_beyond_the_length_limit_is_judged_as_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:

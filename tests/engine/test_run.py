@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from engine.runs import files_of, newest, run, same_weights, small_config, weights
 from tokencredit.config.recipes import RECIPES
 from tokencredit.models import model_folder
-from tokencredit.policy.sampling import SamplingParams
 from tokencredit.storage.run_dir import TOKEN_COLUMNS
 
 
@@ -127,7 +126,7 @@ def test_checkpoints_are_ordinary_transformers_folders(tmp_path: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         prompt = tokenizer("1+2+3+4-5=", return_tensors="pt").input_ids
-        text = tokenizer.decode(model.generate(prompt, SamplingParams(max_new_tokens=40), do_sample=False)[0], skip_special_tokens=True)
+        text = tokenizer.decode(model.generate(prompt, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True)
         assert text.startswith("1+2+3+4-5=")
         assert "#" in text
     last = weights(tmp_path / "run")
