@@ -44,12 +44,12 @@ space := $(empty) $(empty)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
 # The sandbox for code that a model wrote: Debian's bubblewrap.
 BWRAP ?= $(shell command -v bwrap)
-AND_WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,and not bubblewrap)
+WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
 # One worker more than cores: many tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser -m "not whole_runs $(AND_WITHOUT_BWRAP)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser --ignore tests/runs $(WITHOUT_BWRAP)
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
@@ -71,9 +71,9 @@ endif
 ALONE := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 test-engines: test-local test-trl test-verl
 
-# Our own engine in earnest: runs that are stopped, killed, damaged and gone on with; the walk-through of docs/your-model.md.
+# Whole runs of our own trainer: stopped, killed, damaged, resumed, measured; the walk-through of docs/your-model.md.
 test-local: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "whole_runs $(AND_WITHOUT_BWRAP)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/runs $(WITHOUT_BWRAP)
 
 test-trl: .venv-trl/ready
 	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py
