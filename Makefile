@@ -36,7 +36,7 @@ layers: .venv/dev
 	$(BIN)/lint-imports --no-cache
 
 # One thread per worker: tiny models crawl when two OpenMP threads spin for the same core.
-# Oracles run with every annotated axis checked; the rest without, because bad input must meet our own words.
+# Oracles and the lab run with every annotated axis checked; the rest without, because bad input must meet our own words.
 MATHEMATICS := masked kernels shape advantage credit objective batching diagnose
 comma := ,
 empty :=
@@ -48,8 +48,8 @@ WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
 # One worker more than cores: many tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser --ignore tests/runs $(WITHOUT_BWRAP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle tests/lab --jaxtyping-packages=$(SHAPES)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/lab --ignore tests/browser --ignore tests/runs $(WITHOUT_BWRAP)
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.

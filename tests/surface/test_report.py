@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.color import Color
 from rich.text import Text
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.cli import run as command
 from tokencredit.diagnose.cancellation import cancellation
 from tokencredit.diagnose.flips import flips
