@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
+.PHONY: demo test lint types layers unit browser test-mutants test-engines test-local test-trl test-verl soak bench clean renew-constraints
 
 # Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -41,16 +41,23 @@ MATHEMATICS := masked kernels shape advantage credit objective batching diagnose
 comma := ,
 empty :=
 space := $(empty) $(empty)
+WITH_SHAPES := tests/oracle tests/lab
+REST := $(addprefix --ignore ,$(WITH_SHAPES) tests/browser tests/runs)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
 # The sandbox for code that a model wrote: Debian's bubblewrap.
 BWRAP ?= $(shell command -v bwrap)
-WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,-m "not bubblewrap")
+AND_WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,and not bubblewrap)
 # One worker more than cores: many tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle tests/lab --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/lab --ignore tests/browser --ignore tests/runs $(WITHOUT_BWRAP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(WITH_SHAPES) --jaxtyping-packages=$(SHAPES) -m "not mutants"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(REST) -m "not mutants $(AND_WITHOUT_BWRAP)"
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
+
+# Wrong versions of the code, each of which a law, an oracle or a twin must reject.
+test-mutants: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(WITH_SHAPES) --jaxtyping-packages=$(SHAPES) -m mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(REST) -m "mutants $(AND_WITHOUT_BWRAP)"
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -73,7 +80,7 @@ test-engines: test-local test-trl test-verl
 
 # Whole runs of our own trainer: stopped, killed, damaged, resumed, measured; the walk-through of docs/your-model.md.
 test-local: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/runs $(WITHOUT_BWRAP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/runs $(if $(AND_WITHOUT_BWRAP),-m "not bubblewrap")
 
 test-trl: .venv-trl/ready
 	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py
