@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.runs import run, small_config, stepper_of, weights
-from fault.command import SMALL
+from fault.command import SMALL, main_with
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.analysis.showcase import showcase
@@ -204,9 +204,7 @@ def fails_otherwise(tokens: int) -> int:
 
 def _train_in_little_memory() -> None:
     import resource
-    import sys
 
-    from tokencredit.cli import main
     from tokencredit.trainer.step import Stepper
 
     take = Stepper.take
@@ -217,8 +215,7 @@ def _train_in_little_memory() -> None:
         return take(self, *given, **named)
 
     Stepper.take = limited  # pyright: ignore[reportAttributeAccessIssue]
-    sys.argv = ["tokencredit", "train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8"]
-    main()
+    main_with("train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8")
 
 
 def test_a_real_limit_of_memory_ends_in_words(tmp_path: Path) -> None:
