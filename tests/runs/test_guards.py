@@ -57,7 +57,7 @@ def poison_log_probs(patch: pytest.MonkeyPatch) -> None:
     def spoil(found: Any) -> Any:
         return found._replace(evidence=found.evidence._replace(logp=with_row(found.evidence.logp, math.nan)))
 
-    Poisoned(patch, collect, "respond", 2, spoil)
+    Poisoned(patch, collect, "generate", 2, spoil)
 
 
 def poison_credit(patch: pytest.MonkeyPatch) -> None:
