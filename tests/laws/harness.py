@@ -86,9 +86,11 @@ def loaded_with(modules: Sequence[str], edit: Edit | None = None) -> SimpleNames
     if edit is not None and edit.module not in modules:
         raise ValueError(f"an edit of {edit.module} would change nothing; loaded are {', '.join(modules)}")
     names: dict[str, object] = {}
+    # Imported before the patch, which would forget what they import: torch's libraries register once in a process.
+    paths = {module: path_of(module) for module in modules}
     with mock.patch.dict(sys.modules):
-        for module in dict.fromkeys(modules):
-            qualified, path = f"tokencredit.{module}", path_of(module)
+        for module, path in paths.items():
+            qualified = f"tokencredit.{module}"
             source = path.read_text()
             if edit is not None and edit.module == module:
                 source = edited(source, edit)
