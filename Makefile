@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
+.PHONY: demo test lint types layers unit browser test-mutants test-engines test-local test-trl test-verl soak bench clean renew-constraints
 
 # Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -36,11 +36,13 @@ layers: .venv/dev
 	$(BIN)/lint-imports --no-cache
 
 # One thread per worker: tiny models crawl when two OpenMP threads spin for the same core.
-# Oracles run with every annotated axis checked; the rest without, because bad input must meet our own words.
+# Oracles and the lab run with every annotated axis checked; the rest without, because bad input must meet our own words.
 MATHEMATICS := masked kernels shape advantage credit objective batching diagnose
 comma := ,
 empty :=
 space := $(empty) $(empty)
+WITH_SHAPES := tests/oracle tests/lab
+REST := $(addprefix --ignore ,$(WITH_SHAPES) tests/browser tests/runs)
 SHAPES := $(subst $(space),$(comma),$(addprefix tokencredit.,$(MATHEMATICS))),beartype.beartype
 # The sandbox for code that a model wrote: Debian's bubblewrap.
 BWRAP ?= $(shell command -v bwrap)
@@ -48,9 +50,14 @@ AND_WITHOUT_BWRAP := $(if $(strip $(BWRAP)),,and not bubblewrap)
 # One worker more than cores: many tests wait for processes of their own.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 unit: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto tests/oracle --jaxtyping-packages=$(SHAPES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore tests/oracle --ignore tests/browser -m "not whole_runs $(AND_WITHOUT_BWRAP)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(WITH_SHAPES) --jaxtyping-packages=$(SHAPES) -m "not mutants"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(REST) -m "not mutants $(AND_WITHOUT_BWRAP)"
 	@$(if $(strip $(BWRAP)),:,echo "sandbox tests were NOT run: no bwrap was found (install Debian's package bubblewrap)")
+
+# Wrong versions of the code, each of which a law, an oracle or a twin must reject.
+test-mutants: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(WITH_SHAPES) --jaxtyping-packages=$(SHAPES) -m mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(REST) -m "mutants $(AND_WITHOUT_BWRAP)"
 
 # The report in a real browser: Debian's chromium, or CHROMIUM=path/to/one.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -71,9 +78,9 @@ endif
 ALONE := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 test-engines: test-local test-trl test-verl
 
-# Our own engine in earnest: runs that are stopped, killed, damaged and gone on with; the walk-through of docs/your-model.md.
+# Whole runs of our own trainer: stopped, killed, damaged, resumed, measured; the walk-through of docs/your-model.md.
 test-local: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "whole_runs $(AND_WITHOUT_BWRAP)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/runs $(if $(AND_WITHOUT_BWRAP),-m "not bubblewrap")
 
 test-trl: .venv-trl/ready
 	$(ALONE) .venv-trl/bin/python -m pytest -p no:cacheprovider tests/crosscheck/test_trl.py

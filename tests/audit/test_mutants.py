@@ -78,6 +78,7 @@ def test_the_audit_gives_the_right_answers() -> None:
     assert answers(residual) == RIGHT
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", [summed_over_steps, absolute_after_summing_groups, every_token, silent_is_zero, credit_for_kappa])
 def test_wrong_audits_do_not(mutant: Residual) -> None:
     if mutant is absolute_after_summing_groups:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report import write_report
 
 ARGUMENTS = [

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 
 MARKUP = (
     "<script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"><svg onload=window.pwned=1>'onfocus='window.pwned=1' "

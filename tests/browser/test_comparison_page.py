@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.conftest import OpenPage
-from made_up_comparison import make_comparison
+from made_up.comparison import make_comparison
 from tokencredit.lab.pages.comparison import write_comparison
 
 

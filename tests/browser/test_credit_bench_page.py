@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import OpenPage
-from browser.made_up_credit_bench import METHODS, made_up_result
+from made_up.credit_bench import METHODS, made_up_result
 from tokencredit.lab.pages.credit_bench import write_credit_page
 
 

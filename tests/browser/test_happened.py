@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browser.conftest import OpenPage
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report import write_report
 
 EVENTS = [

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from browser.conftest import OpenPage
 from browser.hostile import PAYLOADS, Attack, hostile_config, hostile_diagnosis, hostile_run
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report import blocks, write_report
 from tokencredit.report import page as writing
 from tokencredit.text import sanitize

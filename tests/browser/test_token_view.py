@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 from pyarrow import parquet
 
 from browser.conftest import OpenPage
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report import write_report
 
 

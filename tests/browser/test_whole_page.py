@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from browser.conftest import OpenPage
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report import write_report
 
 HOSTILE = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.conversations import PROBLEMS, Counting, talkative_policy, written_by_hand
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tiny import tiny_policy
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.padded import score_rows
@@ -82,6 +82,7 @@ def test_a_conversation_is_what_one_writes_by_hand(policy: Policy) -> None:
     holds_by_hand(loaded_with(["rollout.multi_turn"]), policy)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_conversation_would_be_noticed(policy: Policy, name: str) -> None:
     broken = loaded_with(["rollout.multi_turn"], MUTANTS[name])

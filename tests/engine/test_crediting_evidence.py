@@ -108,6 +108,7 @@ def test_every_credit_obeys(law: Any) -> None:
     law(CREDITS)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("name", "need"), [("delta", "logp"), ("ntf", "logp"), ("forking", "entropy")], ids=lambda part: str(part))
 def test_evidence_that_is_not_declared_is_noticed(name: str, need: Evidence) -> None:
     silent = CREDITS[name]._replace(needs=CREDITS[name].needs - {need})
@@ -115,6 +116,7 @@ def test_evidence_that_is_not_declared_is_noticed(name: str, need: Evidence) -> 
         credit_depends_on_nothing_undeclared({name: silent})
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(("name", "need"), [("uniform", "logp"), ("ktae", "entropy"), ("ntf", "hidden"), ("forking", "revisions")])
 def test_evidence_that_is_declared_in_vain_is_noticed(name: str, need: Evidence) -> None:
     greedy = CREDITS[name]._replace(needs=CREDITS[name].needs | {need})

@@ -10,7 +10,7 @@ import torch
 
 from engine.crediting_cases import SPLITS, Case, credit_case, crediting_of, made_up_case
 from engine.threaded_ranks import on_ranks
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline import credit
@@ -182,7 +182,7 @@ MUTANTS: dict[str, Edit] = {
 }
 
 
-@pytest.mark.parametrize("mutant", [None, *MUTANTS])
+@pytest.mark.parametrize("mutant", [None, *(pytest.param(name, marks=pytest.mark.mutants) for name in MUTANTS)])
 def test_wrong_versions_are_noticed(mutant: str | None) -> None:
     code = loaded_with(MODULES, None if mutant is None else MUTANTS[mutant])
     cases, recipe = [made_up_case(seed) for seed in (0, 1)], {"recipe": "delta", "credit": {"temperature": "first-batch"}}

@@ -198,27 +198,12 @@ def skyrl_step(source: RecipeSource, batch: Batch, *, sampler: bool = False) -> 
     return loss.detach(), pushed_left(torch.autograd.grad(loss, logp)[0])
 
 
-TRAINABLE = (
-    "grpo",
-    "dapo",
-    "dr-grpo",
-    "rloo",
-    "reinforce++",
-    "opo",
-    "gpg",
-    "gspo",
-    "gmpo",
-    "cispo",
-    "sapo",
-    "fipo",
-    "ntf",
-    "ntf-whitened",
-    "grpo-fix",
-    "positive-only",
-)
+TWO_RECIPES = ("dr-grpo", "positive-only")
+"""What a hook does with a recipe: a constant divisor and credit that passes; a shaped reward, a mean over tokens and credit per token.
+Means over responses, corrections and credit by rank are met below. What the stages themselves compute has its own tests."""
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("name", TWO_RECIPES)
 def test_skyrl_mini_batch_is_the_step_of_the_recipe(name: str) -> None:
     loss, gradient = skyrl_step(name, BATCH)
     expected, expected_gradient = staged_loss(name, BATCH)
@@ -401,7 +386,7 @@ def in_prime_rl(name: str, **changed: Any) -> dict[str, Any]:
     return {"recipe": name, **settled, **changed}
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "gpg", "gspo", "gmpo", "cispo", "sapo", "fipo", "ntf", "positive-only", "negative-only"])
+@pytest.mark.parametrize("name", ["gspo", "negative-only"])
 def test_prime_rl_step_is_the_step_of_the_recipe(name: str) -> None:
     recipe = in_prime_rl(name)
     loss, gradient = prime_rl_step(prime_rl_loss(recipe), BATCH)
@@ -619,7 +604,7 @@ def gradient_by_logp(loss: Tensor, logits: Tensor, micro: dict[str, Any], *, wid
     return found
 
 
-@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize("name", TWO_RECIPES)
 def test_slime_step_is_the_step_of_the_recipe(name: str) -> None:
     # slime's rewards are Python floats that pass through float32.
     loss, gradient = slime_step(name, BATCH)
@@ -744,30 +729,35 @@ def test_slime_refuses_context_parallelism() -> None:
 
 EVERYWHERE = (skyrl_advantage, skyrl_policy_loss, prime_rl_loss, slime_rewards, slime_advantage, slime_loss)
 TOKEN_MEAN = {"objective": {"aggregation": "token-mean"}}
+REFUSED: tuple[tuple[RecipeSource, str], ...] = (
+    ("delta", "credit 'delta' compares hidden states.*TRL, verl or the local engine"),
+    ("forking-tokens", "credit 'forking' ranks the batch's tokens by entropy"),
+    ("ktae", "credit 'ktae' compares the token ids of siblings"),
+    ("fade", "advantage 'fade' follows the mean entropy of the batch"),
+    ("dfpo", "objective 'dfpo' looks at a whole optimizer step"),
+    ("clip-cov", "objective 'clip-cov' looks at a whole optimizer step"),
+    ("kl-cov", "objective 'kl-cov' looks at a whole optimizer step"),
+    ("ibpo-mask", "asks the policy to revise failed responses.*the local engine"),
+    ("vineppo", "continues responses from the middle"),
+    ("remax", "greedy response"),
+    ("dapo-dynamic", "filter_groups is a matter of sampling"),
+    ("cancellation", "batching 'reward-balanced' is a plan"),
+    ({"recipe": "opo", "batching": {"type": "stratified"}}, "batching 'stratified' is a plan"),
+    ({"recipe": "opo", "kl": {"beta": 0.1}}, "kl.beta is 0.1"),
+    ({"recipe": "opo", "kl": {"beta": 0.1, "place": "reward"}}, "kl.beta is 0.1"),
+    ("grpoo", "recipe 'grpoo' is not known"),
+)
+EVERY_HOOK_REFUSES = (REFUSED[0], REFUSED[-3], REFUSED[-1])
+"""A stage that it cannot feed, a term that it would leave out, an unknown name."""
 
 
-@pytest.mark.parametrize("make", EVERYWHERE, ids=lambda make: make.__name__)
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("make", "recipe", "said"),
     [
-        ("delta", "credit 'delta' compares hidden states.*TRL, verl or the local engine"),
-        ("forking-tokens", "credit 'forking' ranks the batch's tokens by entropy"),
-        ("ktae", "credit 'ktae' compares the token ids of siblings"),
-        ("fade", "advantage 'fade' follows the mean entropy of the batch"),
-        ("dfpo", "objective 'dfpo' looks at a whole optimizer step"),
-        ("clip-cov", "objective 'clip-cov' looks at a whole optimizer step"),
-        ("kl-cov", "objective 'kl-cov' looks at a whole optimizer step"),
-        ("ibpo-mask", "asks the policy to revise failed responses.*the local engine"),
-        ("vineppo", "continues responses from the middle"),
-        ("remax", "greedy response"),
-        ("dapo-dynamic", "filter_groups is a matter of sampling"),
-        ("cancellation", "batching 'reward-balanced' is a plan"),
-        ({"recipe": "opo", "batching": {"type": "stratified"}}, "batching 'stratified' is a plan"),
-        ({"recipe": "opo", "kl": {"beta": 0.1}}, "kl.beta is 0.1"),
-        ({"recipe": "opo", "kl": {"beta": 0.1, "place": "reward"}}, "kl.beta is 0.1"),
-        ("grpoo", "recipe 'grpoo' is not known"),
+        *((slime_loss, *refused) for refused in REFUSED),
+        *((make, *refused) for make in EVERYWHERE[:-1] for refused in EVERY_HOOK_REFUSES),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_no_hook_can_honour_is_refused_before_training(make: Callable[..., Any], recipe: RecipeSource, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -75,6 +75,7 @@ def test_micro_batching_never_changes_the_gradient(name: str, aggregation: Aggre
         assert relative_gap(one, two) < tolerance
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_a_denominator_per_micro_batch_would_be_noticed(aggregation: Aggregation) -> None:
     """The mutant this file exists for: each micro-batch divided by its own count, then averaged."""

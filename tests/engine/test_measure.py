@@ -36,6 +36,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one() -> None:
     assert agrees_with_enumeration(pass_at_k)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize(
     "mutant",
     [
@@ -90,6 +91,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(k: int) -> None:
     assert 0.92 <= coverage(over_problems, k) <= 0.985
 
 
+@pytest.mark.mutants
 def test_counting_samples_as_if_each_were_a_problem_is_noticed() -> None:
     def too_narrow(values: list[float], samples: int) -> Estimate:
         mean = sum(values) / len(values)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.crediting_cases import SPLITS, credit_case, crediting_of, made_up_case
 from forked import run_forked
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.credit.delta.accumulators import CentroidSums, MarginMoments, ScopeIds, ScoreMass
 from tokencredit.credit.delta.vectors import DenseVectors
 from tokencredit.objective import OBJECTIVES, TokenInputs
@@ -249,6 +249,7 @@ MERGING: dict[str, Edit] = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MERGING)
 def test_another_order_of_merging_would_be_noticed(mutant: str) -> None:
     """The numbers above do depend on the order of their sums."""

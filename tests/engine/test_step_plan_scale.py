@@ -116,6 +116,7 @@ def test_the_cut_into_micro_batches_does_not_change_who_is_scaled(name: str) -> 
         assert relative_gap(other, gradients[0]) < 1e-12
 
 
+@pytest.mark.mutants
 def test_scales_in_another_order_than_the_rows_would_be_noticed() -> None:
     policy = tiny_policy()
     credited = near_policy(policy)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.training_cases import EVERY, SEED, UNGRADED, Share, Step, assert_near, dealt_shares, made_up_step
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.objective import Objective, TokenInputs
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline import microbatch
@@ -88,6 +88,7 @@ def test_the_step_is_that_of_a_twin_put_together_by_hand(name: str, aggregation:
     check_against_twin(name, aggregation, microbatch)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_versions_are_noticed(mutant: str) -> None:
     code = loaded_with(["pipeline.microbatch"], MUTANTS[mutant])

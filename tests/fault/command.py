@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -16,14 +17,34 @@ SMALL = [
 
 
 def tokencredit(*arguments: str, cwd: Path) -> CompletedProcess[str]:
-    return run_forked(partial(_main, arguments), cwd=cwd)
+    return run_forked(partial(main_with, *arguments), cwd=cwd)
 
 
-def _main(arguments: tuple[str, ...]) -> None:
+def tokencredit_with(package: str, version: str | None, *arguments: str, cwd: Path) -> CompletedProcess[str]:
+    """The command where this version of a package is installed, or none, whatever the environment of these tests holds."""
+    return run_forked(partial(_main_with_package, package, version, *arguments), cwd=cwd)
+
+
+def main_with(*arguments: str) -> None:
+    """The command in this very process, which must be one of its own."""
     from tokencredit.cli import main
 
     sys.argv = ["tokencredit", *arguments]
     main()
+
+
+def _main_with_package(package: str, version: str | None, *arguments: str) -> None:
+    installed = metadata.version
+
+    def version_of(name: str) -> str:
+        if name != package:
+            return installed(name)
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    metadata.version = version_of
+    main_with(*arguments)
 
 
 def assert_refused(arguments: Sequence[str], words: str, place: Path) -> None:

@@ -12,9 +12,9 @@ from unittest import mock
 import pyarrow
 from pyarrow import parquet
 
-from browser.made_up_run import make_run
 from fault.fuzz import Trial, damage_values, damaged, flip_bits, json_line, lasting_folder
 from fault.fuzz_rollouts import OTHER_TYPES
+from made_up.run import make_run
 from tokencredit.commands import diagnose, report, show
 from tokencredit.config.train import TrainConfig
 

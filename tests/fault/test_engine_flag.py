@@ -1,41 +1,14 @@
 """Choosing an engine: TRL that is missing or too old is refused in words and nothing is written; a run remembers its engine."""
 
-import sys
-from functools import partial
-from importlib import metadata
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
-from fault.command import SMALL, assert_refused, tokencredit
-from forked import run_forked
+from fault.command import SMALL, assert_refused, tokencredit, tokencredit_with
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 
 MISSING = "trl is not installed; tokencredit works with trl >=1.15,<2 (tested on 1.16.0): pip install 'tokencredit[trl]'"
-
-
-def with_trl(version: str | None, *arguments: str, cwd: Path) -> CompletedProcess[str]:
-    """The command where this version of TRL is installed, or none, whatever the environment of these tests holds."""
-    return run_forked(partial(_main, version, arguments), cwd=cwd)
-
-
-def _main(version: str | None, arguments: tuple[str, ...]) -> None:
-    from tokencredit.cli import main
-
-    installed = metadata.version
-
-    def told(name: str) -> str:
-        if name != "trl":
-            return installed(name)
-        if version is None:
-            raise metadata.PackageNotFoundError(name)
-        return version
-
-    metadata.version = told
-    sys.argv = ["tokencredit", *arguments]
-    main()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +21,7 @@ def _main(version: str | None, arguments: tuple[str, ...]) -> None:
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_without_a_trl_that_works_nothing_is_written(tmp_path: Path, version: str | None, words: str, more: list[str]) -> None:
-    done = with_trl(version, "train", "--engine", "trl", "--out", "run", *more, *SMALL, cwd=tmp_path)
+    done = tokencredit_with("trl", version, "train", "--engine", "trl", "--out", "run", *more, *SMALL, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == f"tokencredit: {words}"
     assert done.stdout == ""
@@ -57,9 +30,9 @@ def test_without_a_trl_that_works_nothing_is_written(tmp_path: Path, version: st
 
 def test_a_file_may_name_the_engine_and_a_flag_another(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('engine = "trl"\n')
-    done = with_trl(None, "train", "mine.toml", "--out", "run", *SMALL, cwd=tmp_path)
+    done = tokencredit_with("trl", None, "train", "mine.toml", "--out", "run", *SMALL, cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (2, f"tokencredit: {MISSING}")
-    other = with_trl(None, "train", "mine.toml", "--engine", "local", "--dry-run", cwd=tmp_path)
+    other = tokencredit_with("trl", None, "train", "mine.toml", "--engine", "local", "--dry-run", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
     assert 'engine = "local"' in other.stdout
     assert [file.name for file in tmp_path.iterdir()] == ["mine.toml"]
@@ -73,7 +46,7 @@ def test_resume_goes_on_with_the_engine_of_the_run(tmp_path: Path) -> None:
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace('engine = "local"', 'engine = "trl"'))
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    resumed = with_trl(None, "train", "--resume", "run", cwd=tmp_path)
+    resumed = tokencredit_with("trl", None, "train", "--resume", "run", cwd=tmp_path)
     assert (resumed.returncode, resumed.stderr.strip()) == (2, f"tokencredit: {MISSING}")
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 

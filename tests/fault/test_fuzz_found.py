@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tiny import tiny_policy
 from tokencredit.commands import convert, credit, show
 from tokencredit.config.resolve import read_toml, resolve

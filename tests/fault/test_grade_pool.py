@@ -133,6 +133,7 @@ def test_reasons_are_short_lines_any_log_can_hold(outcome: dict[str, Verdict]) -
     assert all(verdict.reason for verdict in outcome.values() if math.isnan(verdict.score))
 
 
+@pytest.mark.mutants
 def test_the_table_rejects_a_pool_that_says_wrong_for_ungraded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "ungraded", lambda reason: Verdict(0.0, reason))
     with trickster(GradeLimits(seconds=1.0), workers=2) as pool:

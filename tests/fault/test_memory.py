@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.runs import collected_by, run, small_config, trainer_of, weights
-from fault.command import SMALL
+from fault.command import SMALL, main_with
 from forked import run_forked
 from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_for, tiny_policy
 from tokencredit.analysis.showcase import showcase
@@ -205,9 +205,7 @@ def fails_otherwise(tokens: int) -> int:
 
 def _train_in_little_memory() -> None:
     import resource
-    import sys
 
-    from tokencredit.cli import main
     from tokencredit.trainer.step import PolicyTrainer
 
     update = PolicyTrainer.update
@@ -218,8 +216,7 @@ def _train_in_little_memory() -> None:
         update(self, *given, **named)
 
     PolicyTrainer.update = limited  # pyright: ignore[reportAttributeAccessIssue]
-    sys.argv = ["tokencredit", "train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8"]
-    main()
+    main_with("train", "--out", "run", *SMALL, "--sampling.prompts", "64", "--sampling.group-size", "8")
 
 
 def test_a_real_limit_of_memory_ends_in_words(tmp_path: Path) -> None:

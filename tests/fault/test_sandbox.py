@@ -105,6 +105,7 @@ HOLES = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", HOLES)
 def test_a_sandbox_with_a_hole_is_noticed(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     command, hole = bubblewrap._command, HOLES[name](scene)

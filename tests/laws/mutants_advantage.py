@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.advantage.base import Advantage, AdvantageInputs
 
 GROUP_IDS = [-3, 6, 40]

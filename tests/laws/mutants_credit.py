@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = (
     "credit.masks",
@@ -158,5 +158,3 @@ REPAIRS: dict[str, Edit] = {
     ),
 }
 """What a repair is worth, and what it changed."""
-
-MUTANTS = SELECTION | STATISTICS | KEYS | STEPS | REPAIRS

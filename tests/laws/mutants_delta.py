@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = ("credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.delta")
 """In the order in which they import one another."""

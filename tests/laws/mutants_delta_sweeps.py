@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.credit import CreditInputs
 from tokencredit.credit.features import DeviceFeatures
 

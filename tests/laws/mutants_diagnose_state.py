@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = (
     "diagnose.head_kernel",
@@ -116,5 +116,3 @@ VALUE: dict[str, Edit] = {
     "half the interval": Edit("diagnose.value", "INTERVAL = (0.025, 0.975)", "INTERVAL = (0.25, 0.75)"),
 }
 """Cells, differences and intervals."""
-
-MUTANTS = COUPLING | MASSES | ENTROPY | VALUE

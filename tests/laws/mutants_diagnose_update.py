@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = ("diagnose.common", "diagnose.flips", "diagnose.effect", "diagnose.cancellation", "diagnose.drift", "diagnose.tax")
 
@@ -52,8 +52,6 @@ TAX: dict[str, Edit] = {
     "the ungraded are alive": Edit("diagnose.tax", "graded = ~table.score.isnan()", "graded = table.score.isnan() | True"),
 }
 
-MUTANTS = FLIPS | EFFECT | CANCELLATION | DRIFT | TAX
 
-
-def findings_with(mutant: str | None = None) -> SimpleNamespace:
-    return loaded_with(MODULES, None if mutant is None else MUTANTS[mutant])
+def findings_with(edit: Edit | None = None) -> SimpleNamespace:
+    return loaded_with(MODULES, edit)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = tuple(f"objective.{name}" for name in ("covariance", "dfpo", "fipo"))
 """In the order in which they import one another."""
@@ -63,7 +63,7 @@ WEIGHT: dict[str, Edit] = {
     "projected onto ones": Edit("objective.dfpo", "overlap / square, 0.0) * advantage", "overlap / square, 0.0)"),
     "always floored": Edit("objective.dfpo", "weight.clamp(min=0) if floor else weight", "weight.clamp(min=0)"),
     "never floored": Edit("objective.dfpo", "weight.clamp(min=0) if floor else weight", "weight"),
-    "no stop-gradient": Edit("objective.dfpo", "(inputs.logp - inputs.old_logp).detach()", "(inputs.logp - inputs.old_logp)"),
+    "weights are differentiated": Edit("objective.dfpo", "(inputs.logp - inputs.old_logp).detach()", "(inputs.logp - inputs.old_logp)"),
     "weights without the old policy": Edit("objective.dfpo", "(inputs.logp - inputs.old_logp).detach()", "inputs.logp.detach()"),
     "not transformed": Edit("objective.dfpo", "transform=self.transform, floor", 'transform="none", floor'),
     "always transformed": Edit("objective.dfpo", "transform=self.transform, floor", 'transform="min-replace", floor'),
@@ -104,7 +104,7 @@ FUTURE: dict[str, Edit] = {
     "no response is dropped": Edit("objective.fipo", "(strayed.sum(-1) > 1)", "(strayed.sum(-1) > 10**9)"),
     "stray tokens of either sign": Edit("objective.fipo", "mask & (credit < 0) & (importance", "mask & (importance"),
     "stray tokens in holes": Edit("objective.fipo", "mask & (credit < 0) & (importance", "(credit < 0) & (importance"),
-    "no stop-gradient": Edit(
+    "the importance is differentiated": Edit(
         "objective.fipo",
         "clipped_surrogate(logp, old_logp, weight * credit,",
         "future_weight.__wrapped__(logp, old_logp, credit, mask) * clipped_surrogate(logp, old_logp, credit,",

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 
 MODULES = (
     "credit.base",
@@ -108,5 +108,3 @@ SIBLINGS: dict[str, Edit] = {
     "nothing in common is something": Edit("credit.sibling_credit", "if matched else 0.0", "if True else 0.0"),
 }
 """Who speaks for a place, what is believed of it, and what becomes of it."""
-
-MUTANTS = MOMENTUM | EXPLORING | SIBLINGS

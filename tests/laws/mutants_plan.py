@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.types import StepPlan
 
 MODULES = (
@@ -13,7 +13,7 @@ MODULES = (
 """In the order in which they import one another."""
 
 
-def make_plan_with(edit: Edit) -> Callable[..., StepPlan]:
+def make_plan_with(edit: Edit | None = None) -> Callable[..., StepPlan]:
     return loaded_with(MODULES, edit).make_plan
 
 
@@ -78,7 +78,6 @@ SUBSAMPLING: dict[str, Edit] = {
     ),
     "the first rows stay": Edit("batching.reward_balanced", "draw.sample(one_side, fewer)}", "one_side[:fewer]}"),
     "sideless rows go": Edit("batching.reward_balanced", "if side[row] == 0 or row in staying", "if row in staying"),
-    "sideless rows are positive": DEALING["sideless rows are positive"],
     "empty steps stay": Edit("batching.reward_balanced", "return [step for step in steps if step.rows]", "return steps"),
     "the denominator counts every row of the batch": Edit(
         "batching", "step_denominator([lengths[row] for row in rows]", "step_denominator(lengths"

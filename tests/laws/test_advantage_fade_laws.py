@@ -2,7 +2,6 @@
 
 import json
 import math
-from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from laws.harness import Law, for_all, law_tests_from_edits
 from laws.mutants_advantage import CONTROLLER, FOCAL, RESPONSES, advantage_of, advantages_with, inputs_of, of_one_prompt
-from laws.mutants_core import Law, for_all
 from tokencredit.advantage import AdvantageInputs
 
 OUTCOMES = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=8)
-MUTANTS = FOCAL | CONTROLLER
 
 
 # --- difficulty and sign
@@ -205,21 +203,5 @@ LAWS: dict[Law, tuple[str, ...]] = {
     ),
     half_the_first_entropy_stays_the_target: ("the target follows the entropy", "the first entropy is forgotten"),
 }
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_advantages_obey(law: Law) -> None:
-    law(advantages_with())
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(advantages_with(MUTANTS[mutant]), shrink=False)
-
-
-def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
-    assert all(LAWS.values())
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == len(FOCAL) + len(CONTROLLER)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(LAWS, advantages_with, FOCAL, CONTROLLER)

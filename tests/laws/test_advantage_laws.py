@@ -1,7 +1,6 @@
 """What must hold for one number per response, whatever the rewards; and the wrong versions each law rejects."""
 
 import math
-from operator import attrgetter
 from random import Random
 
 import pytest
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from laws import mutants_core as mutants
-from laws.mutants_core import Law, for_all
+from laws import mutants_group_advantage as mutants
+from laws.harness import Law, for_all, functions_of, law_tests_from_functions
 from tokencredit.advantage import group_advantage
 from tokencredit.masked import group_statistics
 
@@ -157,14 +156,6 @@ LAWS: dict[Law, tuple] = {
     a_better_reward_never_has_a_lower_advantage: (mutants.clipped_reward,),
 }
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_group_advantage_obeys(law: Law) -> None:
-    assert LAWS[law], "a law that no wrong version breaks proves nothing"
-    law(group_advantage)
-
-
-@pytest.mark.parametrize(("law", "mutant"), [(law, mutant) for law in LAWS for mutant in LAWS[law]], ids=attrgetter("__name__"))
-def test_law_rejects(law: Law, mutant) -> None:
-    with pytest.raises(AssertionError):
-        law(mutant, shrink=False)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_functions(
+    LAWS, lambda law: group_advantage, functions_of(mutants)
+)

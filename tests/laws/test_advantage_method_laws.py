@@ -4,7 +4,6 @@ A law takes the whole table, name -> stage function, so that a mutant is the rea
 """
 
 import math
-from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from laws.harness import Law, for_all, law_tests_from_edits
 from laws.mutants_advantage import (
     BATCH_LEVEL,
     GRADED_RESPONSES,
@@ -30,7 +30,6 @@ from laws.mutants_advantage import (
     of_one_prompt,
     rows_of,
 )
-from laws.mutants_core import Law, for_all
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs, group_advantage
 
 ALL = sorted(ADVANTAGES)
@@ -40,8 +39,6 @@ WHITENED = ["reinforce++", "reinforce++-baseline"]
 PRESET_NAMES = st.sampled_from(["tokencredit", "trl", "verl"])
 OUTCOMES = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=8)
 GREEDY_SCORES = st.lists(st.one_of(GRADES, st.just(math.nan)), min_size=10, max_size=10)
-FAMILIES = (REDUCTIONS, PRESETS, BATCH_LEVEL, GROUP_LEVEL, REMAX, POWER)
-MUTANTS = {name: edit for family in FAMILIES for name, edit in family.items()}
 
 
 # --- every advantage
@@ -420,24 +417,10 @@ LAWS: dict[Law, tuple[str, ...]] = {
     delta_divides_failures_and_leaves_the_rest: ("delta is ignored", "delta for both sides", "failures weigh more unasked"),
     power_with_delta_has_the_masses_of_the_paper: ("delta to the power of alpha", "delta is turned over"),
 }
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_advantages_obey(law: Law) -> None:
-    law(advantages_with())
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(advantages_with(MUTANTS[mutant]), shrink=False)
-
-
-def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
-    assert all(LAWS.values())
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == sum(len(family) for family in FAMILIES)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(
+    LAWS, advantages_with, REDUCTIONS, PRESETS, BATCH_LEVEL, GROUP_LEVEL, REMAX, POWER
+)
 
 
 # --- what is refused, in the words a user reads

@@ -1,14 +1,12 @@
 """What must hold of rows dealt to ranks, and of the share of steps that split a group; and the wrong versions each law rejects."""
 
 from itertools import pairwise
-from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import strategies as st
 
-from laws.mutants_core import Law, for_all
+from laws.harness import Law, for_all, law_tests_from_edits
 from laws.mutants_dealing import MICRO_BATCHES, SHARES, SPLITTING, dealing_with
 
 
@@ -162,23 +160,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     ),
     steps_of_whole_groups_split_none: ("a group met twice in one step is split",),
 }
-MUTANTS = MICRO_BATCHES | SHARES | SPLITTING
-MEETINGS = [(law, mutant) for law in LAWS for mutant in LAWS[law]]
-REAL = dealing_with()
 
-
-def test_every_mutant_is_met_by_a_law() -> None:
-    assert {mutant for _, mutant in MEETINGS} == set(MUTANTS)
-    assert len(MUTANTS) == len(MICRO_BATCHES) + len(SHARES) + len(SPLITTING)
-
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_code_obeys(law: Law) -> None:
-    assert LAWS[law], "a law that no wrong version breaks proves nothing"
-    law(REAL)
-
-
-@pytest.mark.parametrize(("law", "mutant"), MEETINGS, ids=lambda part: getattr(part, "__name__", part))
-def test_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(dealing_with(MUTANTS[mutant]), shrink=False)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(
+    LAWS, dealing_with, MICRO_BATCHES, SHARES, SPLITTING
+)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from laws.mutants_core import Law, for_all
-from laws.mutants_diagnose_state import COUPLING, ENTROPY, MASSES, MUTANTS, VALUE, diagnose_with
+from laws.harness import Law, for_all, law_tests_from_edits
+from laws.mutants_diagnose_state import COUPLING, ENTROPY, MASSES, VALUE, diagnose_with
 from tokencredit.credit.delta.vectors import DenseVectors, HeadVectors
 from tokencredit.diagnose.table import TokenTable
 
@@ -608,22 +607,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     one_seed_gives_one_interval: ("an unseeded draw",),
     two_prompts_span_the_interval: ("half the interval", "tokens are redrawn"),
 }
-REAL = diagnose_with()
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_code_obeys(law: Law) -> None:
-    law(REAL)
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(diagnose_with(MUTANTS[mutant]), shrink=False)
-
-
-def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
-    assert all(LAWS.values())
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == sum(len(family) for family in (COUPLING, MASSES, ENTROPY, VALUE))
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(
+    LAWS, diagnose_with, COUPLING, MASSES, ENTROPY, VALUE
+)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from laws.mutants_core import Law, for_all
-from laws.mutants_diagnose_update import CANCELLATION, DRIFT, EFFECT, FLIPS, MUTANTS, TAX, findings_with
+from laws.harness import Law, for_all, law_tests_from_edits
+from laws.mutants_diagnose_update import CANCELLATION, DRIFT, EFFECT, FLIPS, TAX, findings_with
 from oracle.update_cases import random_evidence, random_table
 from tokencredit.diagnose.table import TokenTable
 from tokencredit.types import Finding
@@ -342,22 +341,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     a_gain_and_a_loss_of_value_count_alike: ("a loss of value is nil",),
     ungraded_responses_say_nothing_about_their_group: ("the ungraded are alive",),
 }
-REAL = findings_with()
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_code_obeys(law: Law) -> None:
-    law(REAL)
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(findings_with(mutant), shrink=False)
-
-
-def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
-    assert all(LAWS.values())
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == sum(len(family) for family in (FLIPS, EFFECT, CANCELLATION, DRIFT, TAX))
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(
+    LAWS, findings_with, FLIPS, EFFECT, CANCELLATION, DRIFT, TAX
+)

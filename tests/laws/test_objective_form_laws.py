@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from laws import mutants_objective_forms as mutants
-from laws.mutants_core import Law, for_all
+from laws.harness import Law, for_all, functions_of, law_tests_from_functions
 from tokencredit.config import Correction, as_kwargs
 from tokencredit.config.objective import ObjectiveChoice
 from tokencredit.objective import OBJECTIVES, Objective, TokenInputs, correction_weight, token_weight, with_correction, with_kl
@@ -576,31 +576,15 @@ CLAIMS = [
 ]
 
 
-def name_of(implementation: Any) -> str:
-    if isinstance(implementation, partial):
-        return "-".join([implementation.func.__name__, *map(str, implementation.keywords.values())])
-    return implementation.__name__
+LAWS = {claim.law: claim.wrong for claim in CLAIMS}
+RIGHT = {claim.law: list(claim.right.values()) for claim in CLAIMS}
+WRITTEN = functions_of(mutants, mutants.made_of, mutants.gmpo_like, mutants.ratio_of, mutants.pessimistic, mutants.gspo_of)
+OTHERS = {wrong for rejected in LAWS.values() for wrong in rejected if getattr(wrong, "__module__", "") != mutants.__name__}
+"""Real objectives that are wrong for a law, and mutants with a number of their own."""
 
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.law.__name__)
-def test_implementations_obey(claim: Claim) -> None:
-    assert claim.wrong, "a law that no wrong version breaks proves nothing"
-    claim.law(list(claim.right.values()))
-
-
-@pytest.mark.parametrize(
-    ("law", "wrong"),
-    [pytest.param(claim.law, wrong, id=f"{claim.law.__name__}-{name_of(wrong)}") for claim in CLAIMS for wrong in claim.wrong],
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_functions(
+    LAWS, RIGHT.__getitem__, WRITTEN | OTHERS, reject=lambda law, wrong: law([wrong], shrink=False)
 )
-def test_law_rejects(law: Law, wrong: Any) -> None:
-    with pytest.raises(AssertionError):
-        law([wrong], shrink=False)
-
-
-def test_every_mutant_is_tried() -> None:
-    helpers = {mutants.made_of, mutants.gmpo_like, mutants.ratio_of, mutants.pessimistic, mutants.gspo_of}
-    written = {member for member in vars(mutants).values() if inspect.isfunction(member) and member.__module__ == mutants.__name__}
-    assert written - helpers == {wrong for claim in CLAIMS for wrong in claim.wrong} & written
 
 
 # --- knobs and refusals

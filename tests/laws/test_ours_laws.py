@@ -2,7 +2,6 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
 from queue import SimpleQueue
 from random import Random
 from types import SimpleNamespace
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from laws.mutants_core import Law, for_all
-from laws.mutants_ours import EXPLORING, MOMENTUM, MUTANTS, SIBLINGS, ours_with
+from laws.harness import Law, for_all, law_tests_from_edits
+from laws.mutants_ours import EXPLORING, MOMENTUM, SIBLINGS, ours_with
 from tokencredit.credit import CREDITS, CreditInputs
 
 COLUMNS, WIDTH, VOCABULARY = 6, 3, 4
@@ -473,25 +472,8 @@ LAWS: dict[Law, tuple[str, ...]] = {
     scopes_weigh_by_their_mass: ("scopes count alike",),
     ranks_remember_the_same: ("each rank its own masses",),
 }
-REAL = ours_with()
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_code_obeys(law: Law) -> None:
-    law(REAL)
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(ours_with(MUTANTS[mutant]), shrink=False)
-
-
-def test_every_law_rejects_something_and_every_mutant_is_rejected() -> None:
-    assert all(LAWS.values())
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
-    assert len(MUTANTS) == sum(len(family) for family in (MOMENTUM, EXPLORING, SIBLINGS))
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(LAWS, ours_with, MOMENTUM, EXPLORING, SIBLINGS)
 
 
 # --- bad input meets words of our own

@@ -1,7 +1,6 @@
 """What must hold for reward-balanced and stratified plans; and the wrong versions each law rejects."""
 
 from itertools import product
-from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from laws.mutants_core import Law, for_all
+from laws.harness import Law, for_all, law_tests_from_edits
 from laws.mutants_plan import DEALING, REWEIGHTING, SUBSAMPLING, make_plan_with
 from laws.plan_cases import Batch, batches, dealt, few_rows
 from tokencredit.advantage import group_advantage
@@ -340,26 +339,10 @@ LAWS: dict[Law, tuple[str, ...]] = {
     ),
     rows_of_a_stratified_prompt_are_shuffled: ("stratified rows keep their order",),
 }
-MUTANTS = DEALING | SUBSAMPLING | REWEIGHTING
 
-
-def test_every_mutant_is_met_by_a_law() -> None:
-    assert {name for names in LAWS.values() for name in names} == set(MUTANTS)
-
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_make_plan_obeys(law: Law) -> None:
-    assert LAWS[law], "a law that no wrong version breaks proves nothing"
-    law(make_plan)
-
-
-MEETINGS = [(law, mutant) for law in LAWS for mutant in LAWS[law]]
-
-
-@pytest.mark.parametrize(("law", "mutant"), MEETINGS, ids=lambda part: getattr(part, "__name__", part))
-def test_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(make_plan_with(MUTANTS[mutant]), shrink=False)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(
+    LAWS, make_plan_with, DEALING, SUBSAMPLING, REWEIGHTING
+)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """What must hold for every plan: who meets whom, what fits, what it is divided by; and the wrong versions each law rejects."""
 
 import random
-from operator import attrgetter
 
-import pytest
 import torch
 from hypothesis import strategies as st
 
-from laws import mutants_core as mutants
-from laws.mutants_core import Law, for_all
+from laws import mutants_make_plan as mutants
+from laws.harness import Law, for_all, functions_of, law_tests_from_functions
 from laws.plan_cases import CONSTANT_LENGTH, batches, dealt
 from tokencredit.advantage import group_advantage
 from tokencredit.batching import make_plan
@@ -122,14 +120,6 @@ LAWS: dict[Law, tuple] = {
     the_cost_of_a_row_changes_no_denominator: (mutants.denominator_counts_prompts,),
 }
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_make_plan_obeys(law: Law) -> None:
-    assert LAWS[law], "a law that no wrong version breaks proves nothing"
-    law(make_plan)
-
-
-@pytest.mark.parametrize(("law", "mutant"), [(law, mutant) for law in LAWS for mutant in LAWS[law]], ids=attrgetter("__name__"))
-def test_law_rejects(law: Law, mutant) -> None:
-    with pytest.raises(AssertionError):
-        law(mutant, shrink=False)
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_functions(
+    LAWS, lambda law: make_plan, functions_of(mutants)
+)

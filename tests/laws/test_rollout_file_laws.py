@@ -1,17 +1,14 @@
 """Laws of rollout files, each with wrong versions of the code that it must reject."""
 
 import tempfile
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import strategies as st
 
-from laws.mutants_core import Law, for_all
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, Law, for_all, law_tests_from_edits, loaded_with
 from tiny import tiny_policy
 from tokencredit.analysis.offline import credit_without_model, offline_config
 from tokencredit.errors import ConfigError
@@ -161,20 +158,5 @@ LAWS: dict[Law, tuple[str, ...]] = {
     rows_may_stand_in_any_order: ("groups by position",),
     finished_text_ends_once_and_cut_text_never: ("no end token", "two end tokens", "cut text ends"),
 }
-REAL = files_with()
-PAIRS = [(law, mutant) for law, mutants in LAWS.items() for mutant in mutants]
 
-
-@pytest.mark.parametrize("law", LAWS, ids=attrgetter("__name__"))
-def test_the_code_obeys(law: Law) -> None:
-    law(REAL)
-
-
-@pytest.mark.parametrize(("law", "mutant"), PAIRS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_law_rejects(law: Law, mutant: str) -> None:
-    with pytest.raises(AssertionError):
-        law(files_with(MUTANTS[mutant]), shrink=False)
-
-
-def test_every_mutant_is_rejected() -> None:
-    assert {mutant for _, mutant in PAIRS} == MUTANTS.keys()
+test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_tests_from_edits(LAWS, files_with, MUTANTS)

@@ -51,6 +51,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]
     return interpreted(asked)
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_changed_code_is_found_out(gaps: dict[str, dict[str, float]], mutant: str) -> None:
     assert gaps[mutant][MUTANTS[mutant][0]] > 1e-4

@@ -21,7 +21,6 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -31,18 +30,20 @@ STAGES = ("start", "sample", "grade", "credit", "update", "record", "evaluate", 
 RUN: dict[str, Any] = {
     "recipe": "fade",
     "steps": 12,
-    "sampling": {"prompts": 8, "group_size": 4},
+    "sampling": {"prompts": 8},
     "optimizer": {"steps_per_batch": 3},
-    "evaluation": {"every": 3, "problems": 16, "samples": 2, "final_problems": 16, "final_samples": 2},
-    "save_every": 1,
+    "evaluation": {"every": 3},
     "tokens_every": 2,
     "diagnose": {"every": 6},
     "threads": 1,
 }
+"""What differs from the short run of the tests."""
 
 
 def config_of(seed: int) -> TrainConfig:
-    return resolve([RUN, {"seed": seed}])
+    from engine.runs import small_config
+
+    return small_config(**RUN, seed=seed)
 
 
 def _marked(where: "Synchronized[int]") -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.runs import run, small_config
-from fault.command import assert_refused
+from fault.command import assert_refused, main_with
 from forked import run_forked
 from tiny import tiny_policy
 from tokencredit.commands import chat
@@ -39,10 +39,8 @@ def typed(text: str, *arguments: str, cwd: Path) -> CompletedProcess[str]:
 
 
 def _typing(text: str, arguments: tuple[str, ...]) -> None:
-    from tokencredit.cli import main
-
-    sys.stdin, sys.argv = io.StringIO(text), ["tokencredit", "chat", *arguments]
-    main()
+    sys.stdin = io.StringIO(text)
+    main_with("chat", *arguments)
 
 
 def test_what_is_drawn_is_what_the_sampler_would_draw(base: Policy) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.report.curves import curves
 from tokencredit.report.events import FEW, MOST, MOST_ROWS, NOT_ISOLATED, TRUSTED, Changed, Resume, Said, notices, run_events
 from tokencredit.report.page import render

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.color import Color
 from rich.text import Text
 
-from browser.made_up_run import make_run
+from made_up.run import make_run
 from tokencredit.cli import run as command
 from tokencredit.diagnose.cancellation import cancellation
 from tokencredit.diagnose.flips import flips
@@ -151,6 +151,7 @@ def test_the_interval_is_where_the_share_would_not_surprise(problems: int, data:
     assert wilson(share, problems) == pytest.approx(by_bisection(share, problems), abs=1e-9)
 
 
+@pytest.mark.mutants
 def test_the_oracle_rejects_the_plain_normal_interval() -> None:
     half = Z * math.sqrt(0.9 * 0.1 / 20)
     assert by_bisection(0.9, 20) != pytest.approx((0.9 - half, 0.9 + half), abs=1e-3)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fault.compare_driver import compare_command
-from fault.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
+from lab.compare_driver import compare_command
+from lab.compare_trainer import ENVIRONMENT, JOURNAL, TROUBLE
 from tokencredit.lab.compare.runner import Throttle
 from tokencredit.storage.lock import locked
 
@@ -43,7 +43,7 @@ def compare(capsys: pytest.CaptureFixture[str]) -> Any:
 def started(place: Path, *arguments: str) -> "subprocess.Popen[str]":
     """The command in a process of its own, once the run that hangs has begun."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "fault.compare_driver", *arguments]
+    command = [sys.executable, "-m", "lab.compare_driver", *arguments]
     process = subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seed = next(iter(json.loads((place / TROUBLE).read_text()))).split()[1]
     until = time.monotonic() + 60

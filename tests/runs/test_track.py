@@ -4,20 +4,17 @@ import json
 import os
 import signal
 import sqlite3
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any, ClassVar
 
 import pytest
 
 from engine.runs import Silent, files_of, rows_of, run, same_weights, small_config
 from engine.wandb_file import read_offline_runs
-from fault.command import SMALL, assert_refused, tokencredit
+from fault.command import SMALL, assert_refused, tokencredit, tokencredit_with
 from forked import run_forked
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import resolve, to_toml
@@ -311,29 +308,10 @@ def test_a_run_keeps_its_id_unless_it_goes_elsewhere(tmp_path: Path) -> None:
     assert identify(renamed, Track()).id not in (first.id, elsewhere.id)
 
 
-def without_wandb(*arguments: str, cwd: Path) -> CompletedProcess[str]:
-    return run_forked(partial(_main, arguments), cwd=cwd)
-
-
-def _main(arguments: tuple[str, ...]) -> None:
-    from tokencredit.cli import main
-
-    installed = metadata.version
-
-    def told(name: str) -> str:
-        if name == "wandb":
-            raise metadata.PackageNotFoundError(name)
-        return installed(name)
-
-    metadata.version = told
-    sys.argv = ["tokencredit", *arguments]
-    main()
-
-
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_missing_package_is_refused_before_anything_is_written(tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "wandb").mkdir()  # as wandb leaves one behind; it is no package
-    done = without_wandb("train", "--out", "run", "--track.to", "tensorboard", "wandb", *more, *SMALL, cwd=tmp_path)
+    done = tokencredit_with("wandb", None, "train", "--out", "run", "--track.to", "tensorboard", "wandb", *more, *SMALL, cwd=tmp_path)
     said = 'tokencredit: track.to has wandb, which is not installed; leave it out, or: pip install "tokencredit[track]"'
     assert (done.returncode, done.stderr.strip(), done.stdout) == (2, said, "")
     assert [path.name for path in tmp_path.iterdir()] == ["wandb"]

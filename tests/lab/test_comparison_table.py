@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from made_up_comparison import make_comparison
+from made_up.comparison import make_comparison
 from tokencredit.lab.compare.table import print_comparison
 
 

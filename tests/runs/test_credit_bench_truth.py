@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.first_token_decides import FirstTokenDecides, LastTokenDecides, every_value, subject
+from lab.first_token_decides import FirstTokenDecides, LastTokenDecides, every_value, subject
 from tokencredit.lab.credit.agreement import corrected_square
 from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
 from tokencredit.lab.credit.measure import Subject

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.first_token_decides import RIGHT, subject
+from lab.first_token_decides import RIGHT, subject
 from tokencredit.config import UniformCredit
 from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES

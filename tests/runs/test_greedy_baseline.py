@@ -1,6 +1,5 @@
 """Runs whose advantage looks at greedy responses: what they count, whom they compare with whom, one response per prompt, resuming."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.runs import files_of, run, small_config, trainer_of
+from engine.runs import files_of, rows_of, run, small_config, trainer_of
 from tokencredit.config.train import TrainConfig
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
@@ -35,10 +34,6 @@ LEAN: dict[str, Any] = {
 
 def lean(**changes: Any) -> TrainConfig:
     return small_config(**{**LEAN, **changes})
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def greedy_one_by_one(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from browser.made_up_findings import made_up_findings
+from made_up.findings import made_up_findings
 from tokencredit.config.resolve import resolve, to_toml
 
 STAGES = ("sample", "grade", "score", "credit", "plan", "update", "record", "evaluate", "diagnose")

@@ -1,4 +1,4 @@
-"""`tokencredit compare` whose runs are made up by compare_trainer.py; `python -m fault.compare_driver ARGUMENTS`, or in this process."""
+"""`tokencredit compare` whose runs are made up by compare_trainer.py; `python -m lab.compare_driver ARGUMENTS`, or in this process."""
 
 import json
 import os

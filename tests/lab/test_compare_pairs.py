@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_up_comparison import make_comparison, make_row
+from made_up.comparison import make_comparison, make_row
 from tokencredit.lab.compare.curves import accuracy_at, area, common_horizon, on_grid, reaching, rollouts_to
 from tokencredit.lab.compare.pairs import difference, pair_up
 from tokencredit.lab.compare.statistics import Bounds

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from made_up_comparison import make_comparison
+from made_up.comparison import make_comparison
 from tokencredit.lab.compare.document import concluded
 from tokencredit.lab.compare.pairs import TOLD
 from tokencredit.lab.pages.comparison import IN_THE_FOREST

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.first_token_decides import RIGHT, subject
+from lab.first_token_decides import RIGHT, subject
 from tokencredit.lab.credit.failures import anatomy_record, worst_examples
 from tokencredit.lab.credit.intervals import redrawn
 from tokencredit.lab.credit.measure import Clock, Measured, measure_credit

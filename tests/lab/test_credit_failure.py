@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from laws.source_edits import Edit, loaded_with
+from laws.harness import Edit, loaded_with
 from tokencredit.lab.credit.failures import disagreement, failure, kinds, worst_to_typical
 from tokencredit.lab.credit.intervals import redrawn
 
@@ -61,6 +61,7 @@ WRONG = {
 }
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_does_not_pass(mistake: str) -> None:
     with pytest.raises(AssertionError):

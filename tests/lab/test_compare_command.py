@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fault.command import assert_refused, tokencredit
-from made_up_comparison import make_comparison
+from made_up.comparison import make_comparison
 from tokencredit.config.resolve import resolve
 from tokencredit.lab.commands.compare_options import parse_compare
 from tokencredit.lab.compare.arms import make_arm, read_recipes

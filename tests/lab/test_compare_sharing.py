@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from made_up_comparison import make_comparison, make_row
+from made_up.comparison import make_comparison, make_row
 from tokencredit.lab.compare.caveats import sharing_notes
 from tokencredit.lab.compare.document import concluded
 

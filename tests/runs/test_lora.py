@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.runs import files_of, newest, run, small_config, trainer_of
-from engine.test_microscope import LENS, OBJECTIVES_UNDER_TEST, a_batch
 from fault.interrupting import interrupted_at, optimizer_class
-from fault.test_guards import poison_rewards
+from runs.test_guards import poison_rewards
+from runs.test_microscope import LENS, OBJECTIVES_UNDER_TEST, a_batch
 from tiny import CONSTANT, tiny_policy
 from tokencredit.analysis.replay import recreate
 from tokencredit.config.resolve import resolve

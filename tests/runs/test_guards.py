@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from engine.runs import Silent, files_of, newest, rows_of, run, same_weights, small_config, weights
-from fault.command import SMALL, tokencredit
+from fault.command import SMALL, main_with, tokencredit
 from forked import run_forked
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, GuardError
@@ -183,11 +182,8 @@ def test_so_many_refused_steps_in_a_row_stop_the_run_and_the_last_good_state_is_
 
 
 def _train_with_infinite_gradients() -> None:
-    from tokencredit.cli import main
-
     update.torch.nn.utils.clip_grad_norm_ = lambda *given: torch.tensor(math.inf)  # pyright: ignore[reportAttributeAccessIssue]
-    sys.argv = ["tokencredit", "train", "--out", "run", "--steps", "5", *SMALL]
-    main()
+    main_with("train", "--out", "run", "--steps", "5", *SMALL)
 
 
 def test_the_guard_s_exit_code_is_three(tmp_path: Path) -> None:
