@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
+.PHONY: demo test lint types layers house check-house unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
 
 # Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -23,7 +23,7 @@ WITH_verl := ".[verl]" "pytest>=8"
 demo: .venv/base
 	$(BIN)/tokencredit train
 
-test: lint types layers unit browser
+test: lint types layers check-house unit browser
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -34,6 +34,13 @@ types: .venv/dev
 
 layers: .venv/dev
 	$(BIN)/lint-imports --no-cache
+
+# How the source is arranged: counts beside their targets. `check-house` fails where a count is above its target.
+house: .venv/dev
+	$(BIN)/python scripts/house.py
+
+check-house: .venv/dev
+	$(BIN)/python scripts/house.py --check
 
 # One thread per worker: tiny models crawl when two OpenMP threads spin for the same core.
 # Oracles run with every annotated axis checked; the rest without, because bad input must meet our own words.
