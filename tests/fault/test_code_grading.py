@@ -336,7 +336,7 @@ def rows(tmp_path: Path) -> Path:
 def task(rows: Path) -> Iterator[Code]:
     held_out = rows.with_name("held-out.jsonl")
     held_out.write_text(json.dumps(ROWS[1] | {"text": "Negate it."}))
-    made = Code(**CodeTask(path=str(rows), held_out_path=str(held_out), allow_code_execution=True).model_dump(exclude={"type"}))
+    made = Code(CodeTask(path=str(rows), held_out_path=str(held_out), allow_code_execution=True))
     yield made
     made._pool.close()
 
@@ -382,8 +382,7 @@ def test_a_task_without_isolation_says_so(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]))
     with_it, without = (
-        Code(**CodeTask(path=str(path), allow_code_execution=True, isolation=isolation).model_dump(exclude={"type"}))
-        for isolation in ("bubblewrap", "plain")
+        Code(CodeTask(path=str(path), allow_code_execution=True, isolation=isolation)) for isolation in ("bubblewrap", "plain")
     )
     assert with_it.cautions == ()
     assert "without isolation" in without.cautions[0]
@@ -399,5 +398,5 @@ def test_mistakes_are_named(case: str, tmp_path: Path) -> None:
     if chosen.get("held_out_path"):
         chosen["held_out_path"] = str(path)
     with pytest.raises(ConfigError) as refused:
-        Code(**CodeTask(**chosen).model_dump(exclude={"type"}))
+        Code(CodeTask(**chosen))
     assert said in str(refused.value)

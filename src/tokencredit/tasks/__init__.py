@@ -1,7 +1,10 @@
 """What is asked and how it is graded. `TASKS` is the table: name -> what makes the task from its dials."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
+from tokencredit.config.resolve import validated
+from tokencredit.config.task import CodeTask, JsonlTask, ReasoningGymTask, TaskFields
 from tokencredit.tasks.arithmetic import Arithmetic
 from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
@@ -35,15 +38,29 @@ from tokencredit.tasks.steps import Steps
 # Names of version 0.1, which tasks of users may import.
 Cautioned, Conversing, Demonstrating, GradingTogether = HasWarnings, MultiTurn, HasDemonstrations, BatchGrading
 
+Options = TypeVar("Options", bound=TaskFields)
+
+
+def _with_options(task: Callable[[Options], Task], record: type[Options]) -> Callable[..., Task]:
+    """A task with many dials takes them as the record that configures it; in the table every task takes keywords."""
+
+    def make(**dials: object) -> Task:
+        options = validated({"task": {"type": record.model_fields["type"].default, **dials}}).task
+        assert isinstance(options, record)
+        return task(options)
+
+    return make
+
+
 TASKS: dict[str, Callable[..., Task]] = {
     "steps": Steps,
     "cotadd": CotAdd,
     "arithmetic": Arithmetic,
     "countdown": Countdown,
     "guess": Guess,
-    "jsonl": Jsonl,
-    "code": Code,
-    "reasoning-gym": ReasoningGym,
+    "jsonl": _with_options(Jsonl, JsonlTask),
+    "code": _with_options(Code, CodeTask),
+    "reasoning-gym": _with_options(ReasoningGym, ReasoningGymTask),
     "own": own_task,
 }
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tokencredit.config.messages import shortened
+from tokencredit.config.task import JsonlTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade.graders import compiled, last_match
 from tokencredit.grade.pool import GraderPool
@@ -81,10 +82,6 @@ def two_sides(read: Callable[[Path, str], list[Row]], path: Path, held_out_path:
     return {"train": rows, "held-out": held_out}
 
 
-def written_by_prompt(sides: Mapping[Split, list[Row]]) -> dict[str, str]:
-    return {row.prompt: row.written for rows in sides.values() for row in rows}
-
-
 Pattern = re.Pattern[str]
 
 
@@ -120,41 +117,30 @@ class Jsonl:
 
     decides_gold = "task.grading, task.answer and task.gold_pattern"
 
-    def __init__(
-        self,
-        *,
-        path: str | None,
-        held_out_path: str | None = None,
-        question: str = "question",
-        answer: str = "answer",
-        template: str = "{question}\n",
-        gold_pattern: str | None = None,
-        grading: str = "math",
-        pattern: str | None = None,
-        deadline: float = 5.0,
-        memory: int = 1024,
-        workers: int = 2,
-    ) -> None:
-        if path is None:
+    def __init__(self, options: JsonlTask) -> None:
+        if options.path is None:
             raise ConfigError("task.path is not set; task 'jsonl' needs a file with one JSON object per line")
-        if "{question}" not in template:
-            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
-        if grading not in GRADINGS:
-            raise ConfigError(f"task.grading is {grading!r}; it must be one of {', '.join(GRADINGS)}")
-        options = {"pattern": pattern}
-        knobs = {name: options[name] for name in GRADINGS[grading].knobs}
+        if "{question}" not in options.template:
+            raise ConfigError(f"task.template is {options.template!r}; it must hold {{question}}, where the question goes")
+        self._grading = GRADINGS[options.grading]
+        knobs = {name: getattr(options, name) for name in self._grading.knobs}
         for name in [name for name, value in knobs.items() if value is None]:
-            raise ConfigError(f"task.{name} is not set but task.grading {grading!r} needs it, for example '#### *(.+)'")
-        self._grading = GRADINGS[grading]
-        self._pattern = None if pattern is None else compiled(pattern, "task.pattern")
-        gold = None if gold_pattern is None else compiled(gold_pattern, "task.gold_pattern")
-        columns = Columns(question, answer, template, gold)
-        self._sides = two_sides(
-            lambda file, field: read_rows(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
+            raise ConfigError(f"task.{name} is not set but task.grading {options.grading!r} needs it, for example '#### *(.+)'")
+        self._pattern = None if options.pattern is None else compiled(options.pattern, "task.pattern")
+        gold = None if options.gold_pattern is None else compiled(options.gold_pattern, "task.gold_pattern")
+        columns = Columns(options.question, options.answer, options.template, gold)
+        self._read_sides(lambda file, field: read_rows(file, field, columns), options.path, options.held_out_path)
+        self._pool = GraderPool(
+            grader=options.grading,
+            knobs=knobs,
+            limits=GradeLimits(seconds=options.deadline, memory_mib=options.memory),
+            workers=options.workers,
         )
-        self._written = written_by_prompt(self._sides)
+
+    def _read_sides(self, read: Callable[[Path, str], list[Row]], path: str, held_out_path: str | None) -> None:
+        self._sides = two_sides(read, Path(path), None if held_out_path is None else Path(held_out_path))
+        self._written = {row.prompt: row.written for rows in self._sides.values() for row in rows}
         self._sources = {"train": path, "held-out": held_out_path or path}
-        self._pool = GraderPool(grader=grading, knobs=knobs, limits=GradeLimits(seconds=deadline, memory_mib=memory), workers=workers)
 
     def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
         """Held-out problems are distinct; training ones go through the rows again, shuffled anew, where they are too few."""

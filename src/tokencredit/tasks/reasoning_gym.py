@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tokencredit.config.messages import first_line, shortened
+from tokencredit.config.task import ReasoningGymTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade.graders import compiled
 from tokencredit.grade.gym_entries import (
@@ -116,37 +117,24 @@ PATIENCE = 500
 class ReasoningGym:
     """Which entry is asked stands in a problem's `answer`; the entry itself is made again by whoever scores it."""
 
-    def __init__(
-        self,
-        *,
-        dataset: str | None,
-        parameters: Mapping[str, Any] | None = None,
-        mixture: Mapping[str, Any] | None = None,
-        template: str = "{question}\n",
-        answer_pattern: str | None = None,
-        threshold: float = 0.9999,
-        partial_credit: bool = False,
-        deadline: float = 5.0,
-        memory: int = 1024,
-        workers: int = 2,
-    ) -> None:
-        if "{question}" not in template:
-            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
-        if answer_pattern is not None:
-            compiled(answer_pattern, "task.answer_pattern")
-        self._shares = shares(dataset, mixture or {}, parameters or {})
-        self._template, self._scores_whole_response = template, answer_pattern is None
+    def __init__(self, options: ReasoningGymTask) -> None:
+        if "{question}" not in options.template:
+            raise ConfigError(f"task.template is {options.template!r}; it must hold {{question}}, where the question goes")
+        if options.answer_pattern is not None:
+            compiled(options.answer_pattern, "task.answer_pattern")
+        self._shares = shares(options.dataset, options.mixture, options.parameters)
+        self._template, self._scores_whole_response = options.template, options.answer_pattern is None
         self._left_out: set[tuple[str, int]] = set()
         self._pool = GraderPool(
             grader="reasoning-gym",
             knobs={
                 "parameters": {name: share.parameters for name, share in self._shares.items()},
-                "answer_pattern": answer_pattern,
-                "threshold": threshold,
-                "partial_credit": partial_credit,
+                "answer_pattern": options.answer_pattern,
+                "threshold": options.threshold,
+                "partial_credit": options.partial_credit,
             },
-            limits=GradeLimits(seconds=deadline, memory_mib=memory),
-            workers=workers,
+            limits=GradeLimits(seconds=options.deadline, memory_mib=options.memory),
+            workers=options.workers,
         )
 
     def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
