@@ -42,10 +42,10 @@ Options = TypeVar("Options", bound=TaskFields)
 
 
 def _with_options(task: Callable[[Options], Task], record: type[Options]) -> Callable[..., Task]:
-    """A task with many dials takes them as the record that configures it; in the table every task takes keywords."""
+    """Build from keywords, as every task in the table is built, a task that takes its configuration record."""
 
-    def make(**dials: object) -> Task:
-        options = validated({"task": {"type": record.model_fields["type"].default, **dials}}).task
+    def make(**fields: object) -> Task:
+        options = validated({"task": {"type": record.model_fields["type"].default, **fields}}).task
         assert isinstance(options, record)
         return task(options)
 
