@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers house check-house unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
+.PHONY: demo test lint types layers unit browser test-engines test-local test-trl test-verl soak bench clean renew-constraints
 
 # Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -36,6 +36,7 @@ layers: .venv/dev
 	$(BIN)/lint-imports --no-cache
 
 # How the source is arranged: counts beside their targets. `check-house` fails where a count is above its target.
+.PHONY: house check-house
 house: .venv/dev
 	$(BIN)/python scripts/house.py
 

@@ -42,7 +42,7 @@ DEVICES = frozenset({"cpu", "cuda", "meta", "mps", "xpu"})
 """`device.type == "cuda"` is torch's own way to name a device and says nothing about a method."""
 
 WORKED_EXAMPLE = Path("tests/runs/test_worked_example.py")
-"""Adds a credit method with a recipe; its constant FILES_BY_HAND lists the files that a person edits for that."""
+"""Follows CONTRIBUTING.md to add a credit method with a recipe; fails if the page's titled blocks are not all that is edited by hand."""
 
 
 class Target(NamedTuple):
@@ -191,14 +191,12 @@ class House:
         return Count(len(names), names)
 
     def by_hand(self) -> Count:
-        path = self.root / WORKED_EXAMPLE
-        for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(target, ast.Name) and target.id == "FILES_BY_HAND" for target in targets):
-                    files = ast.literal_eval(node.value)
-                    return Count(len(files), [str(file) for file in files])
-        return Count(None)
+        """Files that the worked example of CONTRIBUTING.md creates or edits, if a test carries it out."""
+        if not (self.root / WORKED_EXAMPLE).exists():
+            return Count(None)
+        page = (self.root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+        files = sorted(set(re.findall(r'^```\w+ title="([^"]+)"$', page, flags=re.MULTILINE)))
+        return Count(len(files) or None, files)
 
     def type_comparisons(self) -> Count:
         where = ("config",) if self.moved else ("config", "stages", "recipes")

@@ -91,8 +91,10 @@ def test_counts_of_a_checkout_made_for_it(script: ModuleType, tmp_path: Path) ->
 
 def test_the_worked_example_says_how_many_files_are_edited_by_hand(script: ModuleType, tmp_path: Path) -> None:
     checkout(tmp_path, {"__init__.py": ""})
+    blocks = ('```python title="src/a.py"\n```', '```diff title="docs/a.md"\n```', '```diff title="src/a.py"\n```', "```python\n```")
+    (tmp_path / "CONTRIBUTING.md").write_text("\n\n".join(blocks))
     assert script.House(tmp_path).by_hand().value is None
     test = tmp_path / script.WORKED_EXAMPLE
     test.parent.mkdir(parents=True)
-    test.write_text('FILES_BY_HAND = ("src/a.py", "docs/a.md")\n')
-    assert script.House(tmp_path).by_hand() == (2, ["src/a.py", "docs/a.md"])
+    test.touch()
+    assert script.House(tmp_path).by_hand() == (2, ["docs/a.md", "src/a.py"])

@@ -1,6 +1,5 @@
 """Every recipe says what it is, where its numbers come from and what to know; every choice is documented."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -107,9 +106,3 @@ def test_an_unknown_recipe_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     done = tokencredit("recipes", "dfop", cwd=tmp_path)
     assert done.returncode == 2
     assert "dfpo" in done.stderr
-
-
-def test_the_paper_index_lists_every_recipe_in_its_family() -> None:
-    rows = [line.strip("| ").split(" | ") for line in (DOCS / "paper-index.md").read_text().partition("by family")[2].splitlines()]
-    listed = {row[0]: re.findall(r"`([^`]+)`", row[1]) for row in rows if len(row) == 2 and "`" in row[1]}
-    assert listed == {family: list(entries) for family, entries in FAMILIES.items()}
