@@ -12,7 +12,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.optim.update import OptimizerStepResult
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.storage.checkpoints import checkpoints_in, named_place
+from tokencredit.storage.checkpoints import checkpoints_in, parse_position
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.timing import Stopwatch
@@ -62,7 +62,7 @@ def _steps_in_force(folder: RunDir, config: TrainConfig) -> Callable[[int], int]
 def _taken_of_refused(folder: RunDir) -> dict[int, int]:
     """Training step, counted from 1 -> optimizer steps taken before a guard refused one."""
     dumps = (Path(event["dump"]) for event in folder.read("events.jsonl") if event["kind"] == "guard" and "dump" in event)
-    return {place.step: place.optimizer_step for dump in dumps if (place := named_place(dump.name)) is not None}
+    return {place.step: place.optimizer_step for dump in dumps if (place := parse_position(dump.name)) is not None}
 
 
 def _again(stepper: Stepper, number: int, state: MethodState, refused_after: int | None) -> MethodState:
