@@ -49,7 +49,10 @@ FILE_MISTAKES: dict[str, tuple[bytes, str]] = {
     "not UTF-8": (GOOD + b'\n{"question": "caf\xe9", "answer": "1"}', "line 2: byte 18, 0xe9, is not UTF-8"),
     "UTF-16": (json.dumps(ROW).encode("utf-16"), "line 1: byte 1, 0xff, is not UTF-8"),
     "compressed": (b"\x1f\x8b\x08\x00" + GOOD, "is compressed with gzip; decompress it first"),
-    "a list of objects": (json.dumps([ROW, ROW]).encode(), "line 1: the line is one JSON list of objects; write each object on its own line"),
+    "a list of objects": (
+        json.dumps([ROW, ROW]).encode(),
+        "line 1: the line is one JSON list of objects; write each object on its own line",
+    ),
     "nested too deeply": (GOOD + b"\n" + b"[" * 100_000, "line 2: the JSON is nested too deeply; give one flat object per line"),
     "nested objects": (b'{"question": "a", "answer": ' + b'{"a":' * 100_000, "line 1: the JSON is nested too deeply"),
     "no question": (
@@ -124,14 +127,14 @@ OPTION_MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "NUL in a path": ({"path": "a\x00b"}, "is not a file"),
     "no such held-out file": ({"held_out_path": "none.jsonl"}, "task.held_out_path 'none.jsonl' is not a file"),
     "a template without the question": ({"template": "{problem}"}, "task.template is '{problem}'; it must hold {question}"),
-    "a pattern that is none": ({"gold_pattern": "("}, "task.gold_pattern is '(', which is no regular expression"),
+    "a pattern that is none": ({"gold_pattern": "("}, "task.gold_pattern is '(', which is not a regular expression"),
     "a pattern of two groups": ({"gold_pattern": "(a)(b)"}, "task.gold_pattern is '(a)(b)' with 2 groups"),
     "a pattern that finds nothing": (
         {"gold_pattern": "####(.+)"},
         "line 1: answer is '1', where task.gold_pattern '####(.+)' finds no gold",
     ),
     "regex without a pattern": ({"grading": "regex"}, "task.pattern is not set but task.grading 'regex' needs it"),
-    "regex with a bad pattern": ({"grading": "regex", "pattern": "["}, "task.pattern is '[', which is no regular expression"),
+    "regex with a bad pattern": ({"grading": "regex", "pattern": "["}, "task.pattern is '[', which is not a regular expression"),
     "unknown grading": ({"grading": "maths"}, "task.grading is 'maths'; it must be one of math, exact, regex"),
 }
 

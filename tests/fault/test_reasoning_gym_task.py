@@ -224,7 +224,7 @@ def test_another_question_under_the_same_number_is_not_graded() -> None:
     gold = GymGold.loads(drawn("gcd", 1)[0].answer)._replace(question=1)
     found = grade_gym(gold.dumps(), gold.answer, parameters={})
     assert isinstance(found, Verdict)
-    assert found.reason == "reasoning-gym's gcd asks something else in this process than in the run"
+    assert found.reason == "reasoning-gym's gcd generates another question in this process than in the run"
 
 
 def test_gold_answers_that_fail_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
