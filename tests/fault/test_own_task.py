@@ -121,7 +121,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "task.path: Half of my_task.py is not a task; it lacks grade(self, problem, response) -> float; "
         "token_class(self, problem, response) -> list[str]. docs/your-task.md",
     ),
-    "no task": ({"path": "my_task.py:Field"}, "task.path: Field of my_task.py is not a task; it lacks problems(self, count, *, split, seed)"),
+    "no task": (
+        {"path": "my_task.py:Field"},
+        "task.path: Field of my_task.py is not a task; it lacks problems(self, count, *, split, seed)",
+    ),
     "a wrong option": (
         {"path": "my_task.py:Capitals", "options": {"words": 1}},
         "task.options: Capitals of my_task.py cannot be called with (words): got an unexpected keyword argument 'words'",
