@@ -36,7 +36,7 @@ class Child:
         """When the answer is late, on the monotonic clock; None while no answer is expected."""
         self.graded = 0
         self.spent = False
-        """The process asked to be replaced, for example after running out of memory."""
+        """The process reported that it must be replaced, for example after running out of memory."""
         self._received, self._unsent = b"", b""
         self._ended: str | None = None
         self._owner = os.getpid()

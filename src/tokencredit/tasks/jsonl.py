@@ -18,6 +18,8 @@ from tokencredit.tasks.jsonl_file import Line, Numeral, read_objects, text_cell
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
 from tokencredit.tasks.split import normalize_prompt, split_of
 
+Pattern = re.Pattern[str]
+
 
 class Row(NamedTuple):
     line: int
@@ -33,7 +35,7 @@ class Columns(NamedTuple):
     question: str
     answer: str
     template: str
-    gold_pattern: re.Pattern[str] | None
+    gold_pattern: Pattern | None
 
 
 def read_rows(path: Path, field: str, columns: Columns) -> list[Row]:
@@ -86,9 +88,6 @@ def split_rows(read: Callable[[Path, str], list[Row]], path: Path, held_out_path
 
 def written_by_prompt(splits: Mapping[Split, list[Row]]) -> dict[str, str]:
     return {row.prompt: row.written for rows in splits.values() for row in rows}
-
-
-Pattern = re.Pattern[str]
 
 
 def _boxed(row: Row, pattern: Pattern | None) -> str:

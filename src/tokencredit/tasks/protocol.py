@@ -147,16 +147,16 @@ class GoldCheckingBySide(GoldChecking, Protocol):
     def check_gold_of(self, split: Split) -> GoldReport: ...
 
 
-def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+def verdicts(task: Task, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
     """One verdict per (problem, response). Where the verifier raises, the score is NaN with the reason, never 0."""
     if isinstance(task, BatchGrading):
-        return task.grade_all(asked)
-    return [_verdict(partial(task.grade, problem, response)) for problem, response in asked]
+        return task.grade_all(pairs)
+    return [_verdict(partial(task.grade, problem, response)) for problem, response in pairs]
 
 
-def turn_verdicts(task: MultiTurn, asked: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+def turn_verdicts(task: MultiTurn, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
     """One verdict per (problem, turns). A conversation whose environment raised is ungraded too."""
-    return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in asked]
+    return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in pairs]
 
 
 def _grade_turns(task: MultiTurn, problem: Problem, turns: Sequence[str]) -> float:
