@@ -21,7 +21,7 @@ from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datase
 from tokencredit.grade.protocol import Verdict
 from tokencredit.tasks import TASKS, GoldChecking, HasDemonstrations, Problem, ReasoningGym, Steps, gold_answer
 from tokencredit.tasks.reasoning_gym import CHECKED, UNSUITED, Drawing, Share
-from tokencredit.tasks.split import alike
+from tokencredit.tasks.split import normalize_prompt
 
 DOZEN = (
     "letter_counting", "chain_sum", "gcd", "count_bits", "prime_factorization", "number_sorting", "list_functions", "pool_matrix",
@@ -128,9 +128,11 @@ def test_global_generators_are_seeded_for_whoever_draws_from_them() -> None:
 
 def test_splits_never_share_a_question() -> None:
     made = ReasoningGym(ReasoningGymTask(dataset="letter_counting", parameters={"min_words": 1, "max_words": 2}))
-    held_out = [alike(problem.prompt) for problem in made.problems(250, split="held-out", seed=0)]
+    held_out = [normalize_prompt(problem.prompt) for problem in made.problems(250, split="held-out", seed=0)]
     assert len(set(held_out)) == 250
-    assert not set(held_out) & {alike(problem.prompt) for seed in range(3) for problem in made.problems(900, split="train", seed=seed)}
+    assert not set(held_out) & {
+        normalize_prompt(problem.prompt) for seed in range(3) for problem in made.problems(900, split="train", seed=seed)
+    }
 
 
 def test_too_few_questions_are_told() -> None:
@@ -225,7 +227,7 @@ def test_another_question_under_the_same_number_is_not_graded() -> None:
     gold = GymGold.loads(drawn("gcd", 1)[0].answer)._replace(question=1)
     found = grade_gym(gold.dumps(), gold.answer, parameters={})
     assert isinstance(found, Verdict)
-    assert found.reason == "reasoning-gym's gcd asks something else in this process than in the run"
+    assert found.reason == "reasoning-gym's gcd generates another question in this process than in the run"
 
 
 def test_gold_answers_that_fail_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +264,8 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"dataset": "gcd", "parameters": {"min_numbers": "2"}}, "task.parameters.min_numbers is '2'; give a value like 2"),
     ({"dataset": "gcd", "parameters": {"min_numbers": True}}, "task.parameters.min_numbers is True; give a value like 2"),
     ({"dataset": "gcd", "parameters": {"min_numbers": 2.5}}, "task.parameters.min_numbers is 2.5; give a value like 2"),
-    ({"dataset": "gcd", "parameters": {"seed": 2}}, "task.parameters.seed follows from the run"),
-    ({"dataset": "gcd", "parameters": {"size": 2}}, "task.parameters.size follows from the run"),
+    ({"dataset": "gcd", "parameters": {"seed": 2}}, "task.parameters.seed is set by the run"),
+    ({"dataset": "gcd", "parameters": {"size": 2}}, "task.parameters.size is set by the run"),
     ({"dataset": None, "mixture": {"gcd": 0}}, "task.mixture.gcd is 0; give a number above 0"),
     ({"dataset": None, "mixture": {"gcd": "much"}}, "task.mixture.gcd is 'much'; give a number above 0"),
     ({"dataset": None, "mixture": {"gcd": 1}, "parameters": {"gdc": {}}}, "task.parameters.gdc is for no dataset of task.mixture; did you"),

@@ -1,4 +1,4 @@
-"""A few held-out responses with the credit the recipe gives their tokens, for people to look at."""
+"""Sample a few held-out responses and the credit that the recipe assigns to their tokens, for display."""
 
 from typing import NamedTuple
 
@@ -24,25 +24,25 @@ class ShownResponse(NamedTuple):
 def showcase(
     config: TrainConfig, policy: Policy, task: Task, state: MethodState, *, pairs: int = 3, problems: int = 64
 ) -> list[ShownResponse]:
-    """A right and a wrong response of one problem, `pairs` times at most; empty when there are none.
+    """A right and a wrong response to one problem, for at most `pairs` problems; empty where no problem has both.
 
-    Rewards are shaped without a KL penalty: the reference is not at hand any more.
+    Rewards are shaped without a KL penalty, because the reference model is no longer loaded.
     """
-    asked = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
+    chosen = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
     rollouts = generate(
         policy,
         task,
-        asked,
+        chosen,
         group_size=config.sampling.siblings,
         max_new_tokens=config.sampling.max_new_tokens,
         seed=derive_seed(config.seed, "showcase-sample"),
         temperature=config.sampling.temperature,
         dtype=config.dtype,
     ).rollouts
-    score = grade_rollouts(policy, task, asked, rollouts)
+    score = grade_rollouts(policy, task, chosen, rollouts)
     pipeline = Pipeline(config)
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
-    extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
+    extra = gather_extra(policy, task, config, chosen, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
     seed = derive_seed(config.seed, "showcase-credit")
     credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=extra.sampled).credited
@@ -50,10 +50,10 @@ def showcase(
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:
         for row in rows:
-            # What an environment said is shown too; it has no credit.
+            # The environment's replies are shown too; they have no credit.
             ids = rollouts.tokens[row, : extent[row]].tolist()
             pieces = ["⏎" if token in policy.end_tokens else text for token, text in zip(ids, policy.token_texts(ids), strict=True)]
-            problem = asked[int(rollouts.group[row])]
+            problem = chosen[int(rollouts.group[row])]
             shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row, : extent[row]].tolist(), float(score[row])))
     return shown
 

@@ -1,4 +1,4 @@
-"""What is asked and how it is graded. `TASKS` is the table: name -> what makes the task from its dials."""
+"""Tasks: problems and the verifiers that grade responses. `TASKS` maps each name to what builds the task from its fields."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ from tokencredit.tasks.arithmetic import Arithmetic
 from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.countdown import Countdown
-from tokencredit.tasks.custom import own_task
+from tokencredit.tasks.custom import custom_task
 from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
 from tokencredit.tasks.protocol import (
@@ -35,7 +35,7 @@ from tokencredit.tasks.reasoning_gym import ReasoningGym
 from tokencredit.tasks.split import HeldOut
 from tokencredit.tasks.steps import Steps
 
-# Names of version 0.1, which tasks of users may import.
+# The names of version 0.1; users' tasks may import them.
 Cautioned, Conversing, Demonstrating, GradingTogether = HasWarnings, MultiTurn, HasDemonstrations, BatchGrading
 
 Options = TypeVar("Options", bound=TaskFields)
@@ -61,7 +61,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "jsonl": _with_options(Jsonl, JsonlTask),
     "code": _with_options(Code, CodeTask),
     "reasoning-gym": _with_options(ReasoningGym, ReasoningGymTask),
-    "own": own_task,
+    "own": custom_task,
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ from tokencredit.optim.update import as_done, as_result
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.guards import STAGES, check_log_probs
 from tokencredit.storage.atomic import atomic_folder, remove_folder
-from tokencredit.storage.checkpoints import Place, checkpoints_in
+from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.timing import Stopwatch
@@ -46,7 +46,7 @@ def dump_failed_batch(
     stepper: Stepper, progress: Progress, attempt: Attempt, bad: BadNumbersError, run: Path, generators: Mapping[str, Tensor]
 ) -> Path:
     parent = run / "guards"
-    folder = parent / Place(progress.step + 1, len(attempt.taken)).name
+    folder = parent / CheckpointPosition(progress.step + 1, len(attempt.taken)).name
     if folder.exists():
         remove_folder(folder)
     with writing(folder), atomic_folder(folder) as fresh:

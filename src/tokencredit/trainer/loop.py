@@ -332,6 +332,6 @@ def train(
             with locked(path):
                 return Trainer(config, folder, resume=True).run(callback, stop)
         trainer = Trainer(config, folder)
-        folder.begin(to_toml(config), trainer.ways)
+        folder.create(to_toml(config), trainer.ways)
         with locked(path):
             return trainer.run(callback, stop)
