@@ -23,7 +23,7 @@ WITH_verl := ".[verl]" "pytest>=8"
 demo: .venv/base
 	$(BIN)/tokencredit train
 
-test: lint types layers unit browser
+test: lint types layers check-house unit browser
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -34,6 +34,14 @@ types: .venv/dev
 
 layers: .venv/dev
 	$(BIN)/lint-imports --no-cache
+
+# How the source is arranged: counts beside their targets. `check-house` fails where a count is above its target.
+.PHONY: house check-house
+house: .venv/dev
+	$(BIN)/python scripts/house.py
+
+check-house: .venv/dev
+	$(BIN)/python scripts/house.py --check
 
 # One thread per worker: tiny models crawl when two OpenMP threads spin for the same core.
 # Oracles and the lab run with every annotated axis checked; the rest without, because bad input must meet our own words.

@@ -79,7 +79,7 @@ def test_problems_follow_from_the_seed_and_splits_are_disjoint() -> None:
 
 
 def test_too_few_problems_are_told() -> None:
-    with pytest.raises(ConfigError, match=r"only [0-9]+ found; ask for fewer or raise the difficulty"):
+    with pytest.raises(ConfigError, match=r"only [0-9]+ found; request fewer or raise the difficulty"):
         Arithmetic(digits=1).problems(50, split="held-out", seed=0)
 
 

@@ -12,7 +12,7 @@ from tokencredit.errors import ConfigError, GuardError
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, HeldOut, Problem, Steps
-from tokencredit.tasks.split import alike, split_of
+from tokencredit.tasks.split import normalize_prompt, split_of
 from tokencredit.trainer.preflight import fingerprint, first_problems, hash_problems, held_out_problems
 from tokencredit.trainer.step import PolicyTrainer
 
@@ -33,7 +33,7 @@ def test_hashes_tell_prompts_answers_and_their_order_apart() -> None:
 
 
 def test_questions_that_ask_the_same_are_on_one_side_and_count_as_leaks() -> None:
-    assert alike("What  is\n2 + 2?") == alike("what is 2 + 2?") != alike("what is 2 * 2?")
+    assert normalize_prompt("What  is\n2 + 2?") == normalize_prompt("what is 2 + 2?") != normalize_prompt("what is 2 * 2?")
     for number in range(200):
         assert split_of(f"What is {number}?") == split_of(f"  WHAT\tis {number}?\n")
     held_out = HeldOut([problem("What is 5?")])

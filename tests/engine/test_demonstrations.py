@@ -7,7 +7,7 @@ import pytest
 
 from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
-from tokencredit.config.task import TaskFields
+from tokencredit.config.task import CodeTask, JsonlTask, TaskFields
 from tokencredit.config.train import CHOICES
 from tokencredit.tasks import TASKS, Code, CotAdd, HasDemonstrations, Jsonl, Steps
 
@@ -57,7 +57,7 @@ def test_a_file_s_own_answers_are_shown_as_they_are_written(tmp_path: Path) -> N
     rows = [{"question": f"{number}+1?", "answer": f"One more.\n#### {number + 1}"} for number in range(40)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = Jsonl(path=str(path), gold_pattern="#### *(.+)")
+    task = Jsonl(JsonlTask(path=str(path), gold_pattern="#### *(.+)"))
     for split in ("train", "held-out"):
         for problem in task.problems(3, split=split, seed=0):
             shown = task.demonstrate(problem, seed=0)
@@ -72,7 +72,7 @@ def test_a_reference_program_is_shown_in_a_block(tmp_path: Path) -> None:
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = Code(path=str(path), allow_code_execution=True, isolation="plain")
+    task = Code(CodeTask(path=str(path), allow_code_execution=True, isolation="plain"))
     problem = task.problems(1, split="train", seed=0)[0]
     shown = task.demonstrate(problem, seed=0)
     assert shown.startswith("```python\ndef add(x):\n    return x + ")

@@ -97,7 +97,7 @@ def test_splits_share_no_range_and_held_out_problems_are_distinct() -> None:
 
 
 def test_a_range_wider_than_the_numbers_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"task\.width is 11 but there are 10 numbers up to task\.largest; give fewer"):
+    with pytest.raises(ConfigError, match=r"task\.width is 11 but there are only 10 numbers up to task\.largest; lower task\.width"):
         Guess(width=11, largest=9)
 
 

@@ -128,7 +128,7 @@ def test_numbers_are_counted_from_the_responses(policy: Policy, monkeypatch: pyt
     task, problems = asked(config, 10)
     rows: list[dict] = []
     done: list[int] = []
-    found = measure(policy, task, problems, config, samples=4, tell=done.append, keep=rows)
+    found = measure(policy, task, problems, config, samples=4, notify=done.append, keep=rows)
     assert done == [6, 10]
     scores = [[row["score"] for row in rows if row["group"] == group] for group in range(10)]
     right = [sum(group) for group in scores]
@@ -196,7 +196,7 @@ def test_ungraded_responses_count_as_wrong_and_are_told(policy: Policy) -> None:
     assert found.ungraded == len(lost) / 32
     assert dict(found.reasons) == {"the grader raised RuntimeError: no a, please": len(lost)}
     assert found.pass_at[1].value == pytest.approx(sum(row["score"] == 1 for row in rows) / 32)
-    assert any("no a, please" in line for line in judge(found, StepsTask()).words)
+    assert any("no a, please" in line for line in judge(found, StepsTask()).lines)
 
 
 def made_up(mixed: float, right: float, /, **changes: object) -> Measured:
@@ -228,25 +228,25 @@ def test_the_verdict_follows_the_groups_that_teach(mixed: float, right: float, k
 
 def test_advice_goes_the_right_way_on_the_ladder() -> None:
     def advice(right: float, operations: int) -> str:
-        return judge(made_up(0.02, right), StepsTask(operations=operations)).words[-1]
+        return judge(made_up(0.02, right), StepsTask(operations=operations)).lines[-1]
 
     assert StepsTask.ladder == ("operations", (2, 4, 6, 8))
     assert "try easier problems: task.operations=2" in advice(0.01, 4)
     assert "try harder problems: task.operations=6" in advice(0.99, 4)
-    assert "task.operations=4 (it is 5)" in advice(0.01, 5)
-    assert "nothing easier than task.operations=2" in advice(0.01, 2)
-    assert "nothing easier than task.operations=1" in advice(0.01, 1)
-    assert not any("operations" in line for line in judge(made_up(0.5, 0.01), StepsTask()).words)
+    assert "task.operations=4 (now 5)" in advice(0.01, 5)
+    assert "no easier value than task.operations=2" in advice(0.01, 2)
+    assert "no easier value than task.operations=1" in advice(0.01, 1)
+    assert not any("operations" in line for line in judge(made_up(0.5, 0.01), StepsTask()).lines)
 
 
 def test_a_ladder_may_lead_downwards() -> None:
-    assert Ladder("share", (0.9, 0.5, 0.1)).beside(0.3) == (0.5, 0.1)
-    assert Ladder("share", (0.9, 0.5, 0.1)).beside(0.9) == (None, 0.5)
+    assert Ladder("share", (0.9, 0.5, 0.1)).neighbors(0.3) == (0.5, 0.1)
+    assert Ladder("share", (0.9, 0.5, 0.1)).neighbors(0.9) == (None, 0.5)
 
 
 def test_an_unsure_verdict_says_so() -> None:
     def said(mixed: Estimate) -> bool:
-        return any("not sure" in line for line in judge(made_up(0.5, 0.5, mixed=mixed), StepsTask()).words)
+        return any("uncertain" in line for line in judge(made_up(0.5, 0.5, mixed=mixed), StepsTask()).lines)
 
     assert said(Estimate(0.35, 0.25, 0.45))
     assert said(Estimate(0.25, 0.15, 0.35))
@@ -257,7 +257,7 @@ def test_an_unsure_verdict_says_so() -> None:
 def test_guessing_is_told_where_gold_answers_are_few() -> None:
     def said(right: Estimate, answers: int, commonest: float) -> str:
         found = made_up(0.9, 0.5, pass_at={1: right, 8: right}, answers=answers, commonest=commonest)
-        return " ".join(judge(found, StepsTask()).words[1:])
+        return " ".join(judge(found, StepsTask()).lines[1:])
 
     assert "looks like guessing" in said(Estimate(0.5, 0.45, 0.55), 2, 0.52)
     assert "lucky guess" in said(Estimate(0.8, 0.75, 0.85), 2, 0.52)
@@ -266,8 +266,8 @@ def test_guessing_is_told_where_gold_answers_are_few() -> None:
     assert said(Estimate(0.26, 0.23, 0.3), 10, 0.15) == ""
     assert said(Estimate(0.02, 0.01, 0.04), 10, 0.15) == ""
     assert said(Estimate(0.8, 0.75, 0.85), 4, 0.3) == ""
-    assert "training may teach just that" in said(Estimate(0.05, 0.01, 0.1), 40, 0.3)
-    assert "training may teach just that" in said(Estimate(0.02, 0.01, 0.04), 10, 0.3)
+    assert "training may teach only that" in said(Estimate(0.05, 0.01, 0.1), 40, 0.3)
+    assert "training may teach only that" in said(Estimate(0.02, 0.01, 0.04), 10, 0.3)
     assert said(Estimate(0.35, 0.3, 0.4), 40, 0.3) == ""
     assert said(Estimate(0.05, 0.01, 0.1), 40, 0.15) == ""
 

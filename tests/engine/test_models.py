@@ -203,7 +203,7 @@ def test_the_end_is_what_the_file_says_whatever_transformers_makes_of_the_tokeni
         eos_token_id = 2
 
     tokenizer = Tokenizer()
-    smollm.name_ends(tokenizer, Config())
+    smollm.set_end_tokens(tokenizer, Config())
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
 
 

@@ -48,7 +48,7 @@ MISTAKES = {
     "no steps": (["train", "--steps", "0"], "steps is 0"),
     "output is a file": (["train", "--out", "file.txt"], "out file.txt is a file; give a folder"),
     "output below a file": (["train", "--out", "file.txt/run"], "which is a file; give a folder"),
-    "output not writable": (["train", "--out", "/proc/tokencredit/run"], "cannot be made"),
+    "output not writable": (["train", "--out", "/proc/tokencredit/run"], "cannot be created"),
     "output exists": (["train", "--out", "full", "--exists", "fail"], "out full exists and is not empty"),
     "missing config file": (["train", "none.toml"], "config file none.toml does not exist"),
     "config file after a flag": (["train", "--seed", "1", "good.toml"], "good.toml comes after a flag"),

@@ -77,20 +77,23 @@ def second(row: dict[str, Any], **changes: Any) -> str:
 ROLLOUTS = {
     "a score beyond numbers": (second(GOOD, score=10**400), "row 2: score is 1000000000000000000"),
     "a log-prob beyond numbers": (second(GOOD, logp=[-1, -(10**400), -1]), "row 2: logp holds -1000000000000000000"),
-    "an id beyond numbers": (second(GOOD, response_ids=[5, 2**63, 7]), "row 2: response_ids holds 9223372036854775808 at place 2"),
+    "an id beyond numbers": (second(GOOD, response_ids=[5, 2**63, 7]), "row 2: response_ids holds 9223372036854775808 at position 2"),
     "a step beyond numbers": (second({**GOOD, "step": 1}, step=10**30), "row 2: step is 1000000000000000000000000000000; give a whole"),
-    "a row that nests too deeply": (second(GOOD) + '{"a":' * 20_000, "row 3: not JSON"),
+    "a row that nests too deeply": (second(GOOD) + '{"a":' * 20_000, "row 3: the line is not JSON"),
     "a first row that nests too deeply": ("[" * 30_000, "is neither Parquet nor JSON lines: line 1 is '[[["),
-    "half a character in a group": (second({**GOOD, "group": "a"}, group="\ud800"), r"row 2: group is '\ud800', half of a character pair"),
+    "half a character in a group": (
+        second({**GOOD, "group": "a"}, group="\ud800"),
+        r"row 2: group is '\ud800', which has an unpaired surrogate",
+    ),
     "half a character in a class": (
         second({**GOOD, "token_class": ["a", "b", "c"]}, token_class=["a", "\udfff", "c"]),
-        r"row 2: token_class is ['a', '\udfff', 'c'], half of a character pair",
+        r"row 2: token_class is ['a', '\udfff', 'c'], which has an unpaired surrogate",
     ),
-    "half a character in a name": (second(GOOD, **{"\ud83d": 1}), r"row 2: '\ud83d' is 1, half of a character pair"),
+    "half a character in a name": (second(GOOD, **{"\ud83d": 1}), r"row 2: '\ud83d' is 1, which has an unpaired surrogate"),
     "a column twice": (second(GOOD) + '{"score": 1, "score": 0, "prompt_ids": [1], "response_ids": [1]}\n', "row 3: score is given twice"),
-    "TRL without a completion": (second(TRL, completion=...), "row 2: completion is None; text or a list of chat messages was expected"),
-    "TRL without a prompt": (second(TRL, prompt=...), "row 2: prompt is None; text or a list of chat messages was expected"),
-    "names longer than anybody reads": (json.dumps({"x" * 100_000: 1}) + "\n", "is no rollout file: it holds 'xxx"),
+    "TRL without a completion": (second(TRL, completion=...), "row 2: completion is None; it must be text or a list of chat messages"),
+    "TRL without a prompt": (second(TRL, prompt=...), "row 2: prompt is None; it must be text or a list of chat messages"),
+    "names longer than anybody reads": (json.dumps({"x" * 100_000: 1}) + "\n", "is not a rollout file: it holds 'xxx"),
     "more names than anybody reads": (json.dumps({f"column{index}": 1 for index in range(5_000)}) + "\n", "and 4970 more; ours has prompt"),
 }
 
@@ -154,13 +157,16 @@ def test_one_step_of_many_is_read_from_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     found = load(path, step=5)
     assert [row["score"] for row in found.rows] == [5.0, 5.0]
-    assert [place.row for place in found.places] == [2, 4]
+    assert [location.row for location in found.locations] == [2, 4]
 
 
 CONVERTED = {
-    "half a character in a completion": (second(TRL, completion="\ud83d"), r"row 2: completion is '\ud83d', half of a character pair"),
-    "half a character in an answer": (second(VERL, gts=["\udc00"]), r"row 2: gts is ['\udc00'], half of a character pair"),
-    "a row that is no object": (second(VERL) + "3\n", "row 3: 3 is no JSON object"),
+    "half a character in a completion": (
+        second(TRL, completion="\ud83d"),
+        r"row 2: completion is '\ud83d', which has an unpaired surrogate",
+    ),
+    "half a character in an answer": (second(VERL, gts=["\udc00"]), r"row 2: gts is ['\udc00'], which has an unpaired surrogate"),
+    "a row that is no object": (second(VERL) + "3\n", "row 3: 3 is not a JSON object"),
 }
 
 

@@ -47,7 +47,7 @@ EXPECTED: dict[str, tuple[float | None, str]] = {
     "fail without words": (None, "raised UnprintableError"),
     "give up": (None, "raised SystemExit: enough"),
     "close everything": (None, "closed its channel"),
-    "speak out of turn": (None, "no verdict"),
+    "speak out of turn": (None, "not a verdict"),
     "flood": (None, "more than 65536 bytes"),
     "leave a thread": (1.0, ""),
     "text": (None, "returned str"),
@@ -162,8 +162,8 @@ def test_the_table_rejects_a_pool_that_blames_the_rest() -> None:
 class AsTheyCome(GraderPool):
     """A wrong twin: verdicts in the order in which they arrive."""
 
-    def _attend(self, child: Child, verdicts: dict[int, Verdict], waiting: deque[int]) -> None:
-        super()._attend(child, verdicts, waiting)
+    def _receive(self, child: Child, verdicts: dict[int, Verdict], waiting: deque[int]) -> None:
+        super()._receive(child, verdicts, waiting)
         self.arrived = verdicts
 
     def _grade(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
@@ -200,7 +200,7 @@ def test_a_response_too_long_is_not_graded() -> None:
         short, long = pool.grade([("", "x" * 10), ("", "x" * 11)])
     assert short == Verdict(10.0)
     assert math.isnan(long.score)
-    assert "11 characters, more than the 10" in (long.reason or "")
+    assert "11 characters, more than the limit of 10" in (long.reason or "")
 
 
 def test_nothing_is_started_before_it_is_needed() -> None:
@@ -386,7 +386,10 @@ GRADER_MISTAKES: dict[str, tuple[Callable[[], GraderPool], str]] = {
     ),
     "knob it does not take": (lambda: GraderPool(grader="exact", knobs={"case": 1}), "unexpected keyword argument 'case'"),
     "knob it needs": (lambda: GraderPool(grader="regex"), "missing a required argument: 'pattern'"),
-    "knob of a wrong value": (lambda: GraderPool(grader="regex", knobs={"pattern": "("}), "pattern is '(', which is no regular expression"),
+    "knob of a wrong value": (
+        lambda: GraderPool(grader="regex", knobs={"pattern": "("}),
+        "pattern is '(', which is not a regular expression",
+    ),
     "pattern of two groups": (lambda: GraderPool(grader="regex", knobs={"pattern": "(a)(b)"}), "with 2 groups; keep one"),
     "mistake while grading": (lambda: GraderPool(grader="fault.bad_graders:refuse"), "the knob is loose"),
     "knob that is no JSON": (lambda: GraderPool(grader="exact", knobs={"fold_case": object()}), "must be plain JSON values"),

@@ -12,6 +12,7 @@ import torch
 from fault.command import SMALL, assert_refused
 from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
+from tokencredit.config.task import JsonlTask
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import load_policy
 from tokencredit.policy.sampling import SamplingParams
@@ -39,23 +40,29 @@ def row(**cells: Any) -> bytes:
 FILE_MISTAKES: dict[str, tuple[bytes, str]] = {
     "nothing in it": (b"", "is empty; give one JSON object per line"),
     "blank lines": (b"\n \r\n\n", "is empty"),
-    "not JSON": (b"question,answer\n1,2\n", "line 1: not JSON"),
-    "a broken line": (GOOD + b"\n\n{\n", "line 3: not JSON"),
-    "one object over lines": (json.dumps([ROW], indent=1).encode(), "line 1: not JSON"),
+    "not JSON": (b"question,answer\n1,2\n", "line 1: the line is not JSON"),
+    "a broken line": (GOOD + b"\n\n{\n", "line 3: the line is not JSON"),
+    "one object over lines": (json.dumps([ROW], indent=1).encode(), "line 1: the line is not JSON"),
     "a list": (GOOD + b"\n[1, 2]\n", "line 2: ['1', '2'] is not an object"),
-    "two objects on a line": (GOOD + GOOD, "line 1: not JSON (Extra data"),
-    "a line cut off": (GOOD + b"\n" + GOOD[:-4], "line 2: not JSON"),
-    "NUL bytes": (GOOD + b"\n" + b"\x00" * 20 + b"\n", "line 2: not JSON"),
-    "NUL in a text": (b'{"question": "a\x00b", "answer": "1"}', "line 1: not JSON (Invalid control character"),
-    "not UTF-8": (GOOD + b'\n{"question": "caf\xe9", "answer": "1"}', "line 2: byte 0xe9 at place 18 is not UTF-8"),
-    "UTF-16": (json.dumps(ROW).encode("utf-16"), "line 1: byte 0xff at place 1 is not UTF-8"),
-    "compressed": (b"\x1f\x8b\x08\x00" + GOOD, "is packed with gzip; unpack it first"),
-    "a list of objects": (json.dumps([ROW, ROW]).encode(), "line 1: the line is one JSON list of objects; write each object on a line"),
-    "nested too deeply": (GOOD + b"\n" + b"[" * 100_000, "line 2: JSON nested too deeply; give one flat object per line"),
-    "nested objects": (b'{"question": "a", "answer": ' + b'{"a":' * 100_000, "line 1: JSON nested too deeply"),
-    "no question": (GOOD + b'\n{"prompt": "a", "answer": "1"}', "line 2: no column 'question'; it holds answer, prompt. Set task.question"),
-    "no answer": (b'{"question": "a"}', "line 1: no column 'answer'; it holds question. Set task.answer"),
-    "no columns": (b"{}", "no column 'question'; it holds nothing"),
+    "two objects on a line": (GOOD + GOOD, "line 1: the line is not JSON (Extra data"),
+    "a line cut off": (GOOD + b"\n" + GOOD[:-4], "line 2: the line is not JSON"),
+    "NUL bytes": (GOOD + b"\n" + b"\x00" * 20 + b"\n", "line 2: the line is not JSON"),
+    "NUL in a text": (b'{"question": "a\x00b", "answer": "1"}', "line 1: the line is not JSON (Invalid control character"),
+    "not UTF-8": (GOOD + b'\n{"question": "caf\xe9", "answer": "1"}', "line 2: byte 18, 0xe9, is not UTF-8"),
+    "UTF-16": (json.dumps(ROW).encode("utf-16"), "line 1: byte 1, 0xff, is not UTF-8"),
+    "compressed": (b"\x1f\x8b\x08\x00" + GOOD, "is compressed with gzip; decompress it first"),
+    "a list of objects": (
+        json.dumps([ROW, ROW]).encode(),
+        "line 1: the line is one JSON list of objects; write each object on its own line",
+    ),
+    "nested too deeply": (GOOD + b"\n" + b"[" * 100_000, "line 2: the JSON is nested too deeply; give one flat object per line"),
+    "nested objects": (b'{"question": "a", "answer": ' + b'{"a":' * 100_000, "line 1: the JSON is nested too deeply"),
+    "no question": (
+        GOOD + b'\n{"prompt": "a", "answer": "1"}',
+        "line 2: no column 'question'; the line has answer, prompt. Set task.question",
+    ),
+    "no answer": (b'{"question": "a"}', "line 1: no column 'answer'; the line has question. Set task.answer"),
+    "no columns": (b"{}", "no column 'question'; the line has nothing"),
     "question that is a number": (row(question=12), "line 1: question is the number '12'; give text"),
     "question that is null": (row(question=None), "line 1: question is None; give text"),
     "question that is a list": (row(question=["a"]), "line 1: question is ['a']; give text"),
@@ -65,8 +72,8 @@ FILE_MISTAKES: dict[str, tuple[bytes, str]] = {
     "answer that is an object": (row(answer={"value": 1}), "line 1: answer is {'value': '1'}; give text or a finite number"),
     "NaN": (row(answer=math.nan), "line 1: answer is nan; give text or a finite number"),
     "infinity": (row(answer=-math.inf), "line 1: answer is -inf; give text or a finite number"),
-    "half a character": (row(question="x \ud83d"), "line 1: question is 'x \\ud83d', half of a character pair stands alone"),
-    "half a character in an answer": (row(answer="\udc00"), "line 1: answer is '\\udc00', half of a character pair"),
+    "half a character": (row(question="x \ud83d"), "line 1: question is 'x \\ud83d', which has an unpaired surrogate character"),
+    "half a character in an answer": (row(answer="\udc00"), "line 1: answer is '\\udc00', which has an unpaired surrogate"),
     "two answers to one question": (
         GOOD + b"\n" + row(answer="3"),
         "line 2: the same question as on line 1, but the answer is '3' and not '2'",
@@ -81,7 +88,7 @@ def test_a_bad_line_is_named(tmp_path: Path, mistake: str) -> None:
     path.write_bytes(content)
     for files in ({"path": str(path)}, {"path": write(tmp_path / "other.jsonl", sums(3)), "held_out_path": str(path)}):
         with pytest.raises(ConfigError) as told:
-            Jsonl(**files)
+            Jsonl(JsonlTask(**files))
         assert words in str(told.value)
         assert str(path) in str(told.value)
         assert len(str(told.value)) < 600
@@ -111,7 +118,7 @@ def test_odd_but_good_lines_are_read_right(tmp_path: Path, case: str) -> None:
     content, (question, gold) = READ_RIGHT[case]
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
-    task = Jsonl(path=str(path), held_out_path=write(tmp_path / "held-out.jsonl", sums(2, 50)), template="{question}")
+    task = Jsonl(JsonlTask(path=str(path), held_out_path=write(tmp_path / "held-out.jsonl", sums(2, 50)), template="{question}"))
     assert task.problems(1, split="train", seed=0) == [Problem(prompt=question, answer=gold)]
 
 
@@ -122,15 +129,15 @@ OPTION_MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "NUL in a path": ({"path": "a\x00b"}, "is not a file"),
     "no such held-out file": ({"held_out_path": "none.jsonl"}, "task.held_out_path 'none.jsonl' is not a file"),
     "a template without the question": ({"template": "{problem}"}, "task.template is '{problem}'; it must hold {question}"),
-    "a pattern that is none": ({"gold_pattern": "("}, "task.gold_pattern is '(', which is no regular expression"),
+    "a pattern that is none": ({"gold_pattern": "("}, "task.gold_pattern is '(', which is not a regular expression"),
     "a pattern of two groups": ({"gold_pattern": "(a)(b)"}, "task.gold_pattern is '(a)(b)' with 2 groups"),
     "a pattern that finds nothing": (
         {"gold_pattern": "####(.+)"},
-        "line 1: answer is '1', in which task.gold_pattern '####(.+)' finds no gold",
+        "line 1: answer is '1', where task.gold_pattern '####(.+)' finds no gold",
     ),
     "regex without a pattern": ({"grading": "regex"}, "task.pattern is not set but task.grading 'regex' needs it"),
-    "regex with a bad pattern": ({"grading": "regex", "pattern": "["}, "task.pattern is '[', which is no regular expression"),
-    "unknown grading": ({"grading": "maths"}, "task.grading is 'maths'; it must be one of math, exact, regex"),
+    "regex with a bad pattern": ({"grading": "regex", "pattern": "["}, "task.pattern is '[', which is not a regular expression"),
+    "unknown grading": ({"grading": "maths"}, "task.grading is 'maths': Input should be 'math', 'exact' or 'regex'"),
 }
 
 
@@ -139,7 +146,7 @@ def test_a_bad_option_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     changes, words = OPTION_MISTAKES[mistake]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as told:
-        Jsonl(**{"path": write(tmp_path / "rows.jsonl", sums(30)), **changes})
+        TASKS["jsonl"](**{"path": write(tmp_path / "rows.jsonl", sums(30)), **changes})
     assert words in str(told.value)
 
 
@@ -177,7 +184,7 @@ def test_a_question_is_on_one_side_whatever_the_file_s_order(tmp_path: Path) -> 
     doubled = [*rows, *rows[5:50]]
     sides = []
     for name, order in (("one", doubled), ("two", doubled[::-1])):
-        task = Jsonl(path=write(tmp_path / name, order))
+        task = Jsonl(JsonlTask(path=write(tmp_path / name, order)))
         held_out = {problem.prompt for problem in task.problems(count_held_out(rows), split="held-out", seed=1)}
         trained = {problem.prompt for problem in task.problems(2000, split="train", seed=1)}
         assert not trained & held_out
@@ -193,8 +200,8 @@ def count_held_out(rows: list[dict[str, Any]]) -> int:
 
 
 def test_problems_are_a_pure_function_that_goes_through_all_rows(tmp_path: Path) -> None:
-    task = Jsonl(path=write(tmp_path / "a", sums(20)), held_out_path=write(tmp_path / "b", sums(10, 100)))
-    other = Jsonl(path=write(tmp_path / "c", sums(20)), held_out_path=write(tmp_path / "d", sums(10, 100)))
+    task = Jsonl(JsonlTask(path=write(tmp_path / "a", sums(20)), held_out_path=write(tmp_path / "b", sums(10, 100))))
+    other = Jsonl(JsonlTask(path=write(tmp_path / "c", sums(20)), held_out_path=write(tmp_path / "d", sums(10, 100))))
     drawn = task.problems(70, split="train", seed=3)
     task.problems(5, split="train", seed=4)
     assert task.problems(70, split="train", seed=3) == drawn == other.problems(70, split="train", seed=3)
@@ -209,17 +216,19 @@ def test_problems_are_a_pure_function_that_goes_through_all_rows(tmp_path: Path)
 
 def test_too_few_rows_say_how_many_there_are(tmp_path: Path) -> None:
     rows = write(tmp_path / "a", sums(20))
-    task = Jsonl(path=rows, held_out_path=write(tmp_path / "b", sums(10, 100)))
-    with pytest.raises(ConfigError, match=r"b has 10 held-out rows that can be asked, but 11 are wanted; lower evaluation.final_problems"):
+    task = Jsonl(JsonlTask(path=rows, held_out_path=write(tmp_path / "b", sums(10, 100))))
+    with pytest.raises(ConfigError, match=r"b has 10 usable held-out rows, but the run needs 11; lower evaluation.final_problems"):
         task.problems(11, split="held-out", seed=0)
     only_held_out = [row for row in sums(100) if split_of(f"{row['question']}\n") == "held-out"]
     with pytest.raises(ConfigError, match="has no rows to train on"):
-        Jsonl(path=write(tmp_path / "c", only_held_out)).problems(1, split="train", seed=0)
+        Jsonl(JsonlTask(path=write(tmp_path / "c", only_held_out))).problems(1, split="train", seed=0)
 
 
 def test_a_held_out_question_that_is_trained_on_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"2 questions of task.held_out_path .*b are trained on: line 1 stands in .*a on line 19 too"):
-        Jsonl(path=write(tmp_path / "a", sums(20)), held_out_path=write(tmp_path / "b", sums(10, 18)))
+    with pytest.raises(
+        ConfigError, match=r"2 questions of task.held_out_path .*b are also in task.path .*a, for example line 1, which is line 19 there"
+    ):
+        Jsonl(JsonlTask(path=write(tmp_path / "a", sums(20)), held_out_path=write(tmp_path / "b", sums(10, 18))))
 
 
 ENDLESS = "(" * 200 + "42" + ")" * 200
@@ -234,10 +243,12 @@ GOLD_ROWS = [
 
 def test_gold_answers_that_fail_are_told_and_not_asked(tmp_path: Path) -> None:
     task = Jsonl(
-        path=write(tmp_path / "a", GOLD_ROWS),
-        held_out_path=write(tmp_path / "b", [{"question": "e", "answer": "#### 5"}, {"question": "f", "answer": "#### }{"}]),
-        gold_pattern="#### *(.+)",
-        deadline=2.0,
+        JsonlTask(
+            path=write(tmp_path / "a", GOLD_ROWS),
+            held_out_path=write(tmp_path / "b", [{"question": "e", "answer": "#### 5"}, {"question": "f", "answer": "#### }{"}]),
+            gold_pattern="#### *(.+)",
+            deadline=2.0,
+        )
     )
     assert {problem.answer for problem in task.problems(4, split="train", seed=0)} == {"1,000", "{{{{", ENDLESS, r"\frac{1}{2}"}
     report = task.check_gold()
@@ -250,14 +261,14 @@ def test_gold_answers_that_fail_are_told_and_not_asked(tmp_path: Path) -> None:
     ]
     assert {problem.answer for problem in task.problems(4, split="train", seed=0)} == {"1,000", r"\frac{1}{2}"}
     assert task.problems(1, split="held-out", seed=0) == [Problem(prompt="e\n", answer="5")]
-    with pytest.raises(ConfigError, match="has 1 held-out rows"):
+    with pytest.raises(ConfigError, match="has 1 usable held-out rows"):
         task.problems(2, split="held-out", seed=0)
     assert task.check_gold() == (3, ())
 
 
 def test_a_file_whose_gold_answers_all_fail_is_refused(tmp_path: Path) -> None:
     rows = [{"question": str(number), "answer": "so {{{ is it"} for number in range(3)]
-    task = Jsonl(path=write(tmp_path / "a", rows))
+    task = Jsonl(JsonlTask(path=write(tmp_path / "a", rows)))
     with pytest.raises(
         ConfigError, match=r"none of the 3 gold answers is graded right, line \d of .*a: .*cannot be read .*; see task.grading"
     ):
@@ -272,12 +283,14 @@ def test_gold_answers_of_a_pattern_are_checked_as_far_as_one_can(tmp_path: Path)
         {"question": "c", "answer": "Final: 7"},
     ]
     held_out = write(tmp_path / "b", sums(1))
-    task = Jsonl(path=write(tmp_path / "a", rows), held_out_path=held_out, gold_pattern=r"(\d)\Z", grading="regex", pattern="#### (.)")
+    task = Jsonl(
+        JsonlTask(path=write(tmp_path / "a", rows), held_out_path=held_out, gold_pattern=r"(\d)\Z", grading="regex", pattern="#### (.)")
+    )
     report = task.check_gold()
     assert report.checked == 2
     assert report.failed == ((2, f"{tmp_path / 'a'}: the gold answer '5' is graded 0 against itself"),)
     assert {problem.answer for problem in task.problems(2, split="train", seed=0)} == {"4", "7"}
-    exact = Jsonl(path=write(tmp_path / "c", rows), grading="exact")
+    exact = Jsonl(JsonlTask(path=write(tmp_path / "c", rows), grading="exact"))
     assert exact.check_gold() == (3, ())
 
 
@@ -286,7 +299,7 @@ def test_a_built_in_task_written_to_a_file_is_graded_as_the_task_grades_it(tmp_p
     steps = Steps()
     problems = [problem for split in ("train", "held-out") for problem in steps.problems(100, split=split, seed=1)]
     rows = ({"question": problem.prompt, "answer": problem.answer} for problem in problems)
-    task = Jsonl(path=write(tmp_path / "steps.jsonl", rows), template="{question}", grading="regex", pattern=r"#(\d)\Z")
+    task = Jsonl(JsonlTask(path=write(tmp_path / "steps.jsonl", rows), template="{question}", grading="regex", pattern=r"#(\d)\Z"))
     asked = task.problems(40, split="held-out", seed=0)
     policy = load_policy("steps-shift", device=torch.device("cpu"), dtype="float32")
     ours, theirs = (evaluate(policy, one, asked, SamplingParams(group_size=2, max_new_tokens=48, seed=0)) for one in (task, steps))

@@ -76,7 +76,7 @@ def stored(folder: Path, rollouts: Rollouts, labels: TokenLabels, prompts: list[
     credited = made_up_credit(rollouts)
     plan = plan_for(credited, max_tokens=1_000_000, optimizer_steps=1)
     target = RunDir(folder)
-    target.begin(to_toml(resolve([{}])))
+    target.create(to_toml(resolve([{}])))
     target.append_plan(1, plan)
     problems = [Problem(prompt=prompt, answer="") for prompt in prompts]
     target.write_tokens(1, token_columns(1, credited, plan, labels, problems))

@@ -12,7 +12,7 @@ from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.tasks import TASKS, HasDemonstrations, Task, verdicts
-from tokencredit.tasks.custom import own_task
+from tokencredit.tasks.custom import custom_task
 
 GOOD = '''
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("path", ["my_task.py:Capitals", "./my_task.py:Capitals", "my_task:Capitals"])
 def test_a_class_is_found_in_a_file_or_a_module(path: str) -> None:
-    task = own_task(path=path, options={"letters": 4})
+    task = custom_task(path=path, options={"letters": 4})
     assert isinstance(task, Task)
     problem = task.problems(1, split="train", seed=0)[0]
     assert len(problem.answer) == 4
@@ -82,11 +82,11 @@ def test_a_package_and_what_lies_beside_a_file_are_found(here: Path) -> None:
     (here / "package_of_mine").mkdir()
     (here / "package_of_mine" / "__init__.py").write_text("")
     (here / "package_of_mine" / "tasks.py").write_text(GOOD)
-    assert isinstance(own_task(path="package_of_mine.tasks:Capitals"), Task)
+    assert isinstance(custom_task(path="package_of_mine.tasks:Capitals"), Task)
     (here / "deep").mkdir()
     (here / "deep" / "my_words.py").write_text("LETTERS = 3\n")
     (here / "deep" / "random.py").write_text("from my_words import LETTERS\nimport random\n" + GOOD)
-    assert isinstance(own_task(path="deep/random.py:Capitals"), Task)
+    assert isinstance(custom_task(path="deep/random.py:Capitals"), Task)
     assert "deep" not in str(sys.modules["random"].__file__)
 
 
@@ -94,13 +94,13 @@ def test_it_comes_from_a_configuration_with_its_optional_methods() -> None:
     config = resolve([{"task": {"type": "own", "path": "my_task.py:Showing", "options": {"letters": 3}}}])
     task = TASKS["own"](**as_kwargs(config.task))
     assert isinstance(task, HasDemonstrations)
-    assert not isinstance(own_task(path="my_task.py:Capitals"), HasDemonstrations)
+    assert not isinstance(custom_task(path="my_task.py:Capitals"), HasDemonstrations)
     problem = task.problems(1, split="held-out", seed=0)[0]
     assert task.demonstrate(problem, seed=0) == problem.answer
 
 
 def test_a_verifier_that_raises_has_graded_nothing() -> None:
-    task = own_task(path="my_task.py:Capitals")
+    task = custom_task(path="my_task.py:Capitals")
     problem = task.problems(1, split="train", seed=0)[0]
     right, wrong, broken = verdicts(task, [(problem, problem.answer), (problem, "no"), (problem, "")])
     assert (right.score, wrong.score) == (1.0, 0.0)
@@ -118,17 +118,20 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no class": ({"path": "my_task.py:NUMBER"}, "task.path: NUMBER of my_task.py is 3; name a class"),
     "half a task": (
         {"path": "my_task.py:Half"},
-        "task.path: Half of my_task.py is no task; it lacks grade(self, problem, response) -> float; "
+        "task.path: Half of my_task.py is not a task; it lacks grade(self, problem, response) -> float; "
         "token_class(self, problem, response) -> list[str]. docs/your-task.md",
     ),
-    "no task": ({"path": "my_task.py:Field"}, "task.path: Field of my_task.py is no task; it lacks problems(self, count, *, split, seed)"),
+    "no task": (
+        {"path": "my_task.py:Field"},
+        "task.path: Field of my_task.py is not a task; it lacks problems(self, count, *, split, seed)",
+    ),
     "a wrong option": (
         {"path": "my_task.py:Capitals", "options": {"words": 1}},
         "task.options: Capitals of my_task.py cannot be called with (words): got an unexpected keyword argument 'words'",
     ),
     "an option that breaks": (
         {"path": "my_task.py:Capitals", "options": {"letters": 21}},
-        "task.options: Capitals of my_task.py cannot be made: RuntimeError: too many letters (my_task.py, line 9)",
+        "task.options: Capitals of my_task.py cannot be created: RuntimeError: too many letters (my_task.py, line 9)",
     ),
     "code that breaks": ({"path": "my_broken.py:Capitals"}, "task.path: my_broken.py cannot be imported: ZeroDivisionError: division"),
     "code that is none": ({"path": "my_prose.py:Capitals"}, "task.path: my_prose.py cannot be imported: SyntaxError: "),
@@ -148,7 +151,7 @@ def test_a_mistake_is_named(mistake: str, here: Path) -> None:
     (here / "folder.py").mkdir()
     options, words = MISTAKES[mistake]
     with pytest.raises(ConfigError) as told:
-        own_task(**options)
+        custom_task(**options)
     assert str(told.value).startswith(words)
     assert "own_task_my_broken" not in sys.modules
 
@@ -159,11 +162,11 @@ def test_a_mistake_is_named(mistake: str, here: Path) -> None:
         ("def problems(self, count): return []", "raised TypeError.*it must be problems"),
         (
             "def problems(self, count, *, split, seed): return [{'prompt': 'a', 'answer': 'b'}]",
-            "gave a list of dict; each must be",
+            "returned a list of dict; each item must be",
         ),
-        ("def problems(self, count, *, split, seed): yield 1", "it must be a list of one Problem"),
+        ("def problems(self, count, *, split, seed): yield 1", "it must return a list of one Problem"),
         ("def problems(self, count, *, split, seed): return {}['x']", "raised KeyError: 'x'"),
-        ("def problems(self, count, *, split, seed): return []", "it must be a list of one Problem"),
+        ("def problems(self, count, *, split, seed): return []", "it must return a list of one Problem"),
         ("def problems(self, count, *, split, seed): return [Problem(prompt='a', answer=3)]", "prompt and answer must be text"),
     ],
 )
@@ -173,4 +176,4 @@ def test_problems_that_are_none_are_told_before_a_model_is_loaded(tmp_path: Path
         f"    {body}\n    def grade(self, problem, response): return 0.0\n    def token_class(self, problem, response): return []\n"
     )
     with pytest.raises(ConfigError, match=words):
-        own_task(path=f"{tmp_path / 'odd.py'}:Odd")
+        custom_task(path=f"{tmp_path / 'odd.py'}:Odd")

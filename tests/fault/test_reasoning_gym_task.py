@@ -13,6 +13,7 @@ import pytest
 
 from tokencredit.config.base import as_kwargs
 from tokencredit.config.resolve import resolve
+from tokencredit.config.task import ReasoningGymTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade import gym_entries
 from tokencredit.grade.gym import EVALUATED, grade_gym, harmless
@@ -20,7 +21,7 @@ from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datase
 from tokencredit.grade.protocol import Verdict
 from tokencredit.tasks import TASKS, GoldChecking, HasDemonstrations, Problem, ReasoningGym, Steps, gold_answer
 from tokencredit.tasks.reasoning_gym import CHECKED, UNSUITED, Drawing, Share
-from tokencredit.tasks.split import alike
+from tokencredit.tasks.split import normalize_prompt
 
 DOZEN = (
     "letter_counting", "chain_sum", "gcd", "count_bits", "prime_factorization", "number_sorting", "list_functions", "pool_matrix",
@@ -32,7 +33,7 @@ NONSENSE = ("", " ", "zqz", "[]", "{}", "((((", "x" * 10_000, "9" * 5000, "\u066
 
 @pytest.fixture(scope="module")
 def task() -> Iterator[ReasoningGym]:
-    made = ReasoningGym(dataset=None, mixture=dict.fromkeys(TRIED, 1), deadline=20.0)
+    made = ReasoningGym(ReasoningGymTask(dataset=None, mixture=dict.fromkeys(TRIED, 1), deadline=20.0))
     yield made
     made._pool.close()
 
@@ -97,7 +98,7 @@ def test_arithmetic_without_end_is_wrong_or_killed_and_never_right(task: Reasoni
 
 @pytest.mark.parametrize("name", ["list_functions", "pool_matrix", "bf", "letter_counting"])
 def test_drawing_disturbs_nothing(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    made = ReasoningGym(dataset=name)
+    made = ReasoningGym(ReasoningGymTask(dataset=name))
     random.seed(5)
     numpy.random.seed(5)
     before, numpy_before = random.getstate(), numpy.random.get_state()[1].tolist()
@@ -108,7 +109,7 @@ def test_drawing_disturbs_nothing(name: str, capfd: pytest.CaptureFixture[str]) 
     numpy.random.seed(99)
     gym_entries._entry.cache_clear()
     gym_entries._dataset.cache_clear()
-    assert ReasoningGym(dataset=name).problems(60, split="train", seed=3) == first
+    assert ReasoningGym(ReasoningGymTask(dataset=name)).problems(60, split="train", seed=3) == first
     assert made.problems(60, split="train", seed=4) != first
     assert capfd.readouterr().out == ""
 
@@ -126,19 +127,23 @@ def test_global_generators_are_seeded_for_whoever_draws_from_them() -> None:
 
 
 def test_splits_never_share_a_question() -> None:
-    made = ReasoningGym(dataset="letter_counting", parameters={"min_words": 1, "max_words": 2})
-    held_out = [alike(problem.prompt) for problem in made.problems(250, split="held-out", seed=0)]
+    made = ReasoningGym(ReasoningGymTask(dataset="letter_counting", parameters={"min_words": 1, "max_words": 2}))
+    held_out = [normalize_prompt(problem.prompt) for problem in made.problems(250, split="held-out", seed=0)]
     assert len(set(held_out)) == 250
-    assert not set(held_out) & {alike(problem.prompt) for seed in range(3) for problem in made.problems(900, split="train", seed=seed)}
+    assert not set(held_out) & {
+        normalize_prompt(problem.prompt) for seed in range(3) for problem in made.problems(900, split="train", seed=seed)
+    }
 
 
 def test_too_few_questions_are_told() -> None:
     with pytest.raises(ConfigError, match=r"cannot supply 60 held-out problems: only \d+ found"):
-        ReasoningGym(dataset="gcd", parameters={"min_value": 1, "max_value": 8, "max_numbers": 2}).problems(60, split="held-out", seed=0)
+        ReasoningGym(ReasoningGymTask(dataset="gcd", parameters={"min_value": 1, "max_value": 8, "max_numbers": 2})).problems(
+            60, split="held-out", seed=0
+        )
 
 
 def test_a_mixture_asks_as_often_as_it_says() -> None:
-    made = ReasoningGym(dataset=None, mixture={"gcd": 1, "products": 3}, parameters={"gcd": {"max_value": 30}})
+    made = ReasoningGym(ReasoningGymTask(dataset=None, mixture={"gcd": 1, "products": 3}, parameters={"gcd": {"max_value": 30}}))
     golds = [GymGold.loads(problem.answer) for problem in made.problems(600, split="train", seed=0)]
     counted = Counter(gold.dataset for gold in golds)
     assert counted["products"] / counted["gcd"] == pytest.approx(3, rel=0.3)
@@ -187,7 +192,7 @@ def test_the_last_match_is_scored() -> None:
         (right, 0.0),
     ):
         assert grade_gym(gold, text, parameters={}, answer_pattern=pattern) == score
-    made = ReasoningGym(dataset="gcd", answer_pattern=pattern)
+    made = ReasoningGym(ReasoningGymTask(dataset="gcd", answer_pattern=pattern))
     assert made.check_gold() == (0, ())
 
 
@@ -222,11 +227,11 @@ def test_another_question_under_the_same_number_is_not_graded() -> None:
     gold = GymGold.loads(drawn("gcd", 1)[0].answer)._replace(question=1)
     found = grade_gym(gold.dumps(), gold.answer, parameters={})
     assert isinstance(found, Verdict)
-    assert found.reason == "reasoning-gym's gcd asks something else in this process than in the run"
+    assert found.reason == "reasoning-gym's gcd generates another question in this process than in the run"
 
 
 def test_gold_answers_that_fail_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ReasoningGym(dataset="gcd")
+    made = ReasoningGym(ReasoningGymTask(dataset="gcd"))
     asked: list[Problem] = []
 
     def first_fails(pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
@@ -238,7 +243,7 @@ def test_gold_answers_that_fail_are_not_asked(monkeypatch: pytest.MonkeyPatch) -
     gold = GymGold.loads(asked[0].answer)
     assert report.checked == CHECKED
     assert report.failed == ((gold.number, f"gcd: its own answer {gold.answer!r} is graded 0"),)
-    again = ReasoningGym(dataset="gcd")
+    again = ReasoningGym(ReasoningGymTask(dataset="gcd"))
     again.leave_out(report.failed)
     for left in (made, again):
         numbers = [GymGold.loads(Drawing(left._shares, "{question}", left._left_out)(random.Random("gold")).answer).number]
@@ -259,8 +264,8 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"dataset": "gcd", "parameters": {"min_numbers": "2"}}, "task.parameters.min_numbers is '2'; give a value like 2"),
     ({"dataset": "gcd", "parameters": {"min_numbers": True}}, "task.parameters.min_numbers is True; give a value like 2"),
     ({"dataset": "gcd", "parameters": {"min_numbers": 2.5}}, "task.parameters.min_numbers is 2.5; give a value like 2"),
-    ({"dataset": "gcd", "parameters": {"seed": 2}}, "task.parameters.seed follows from the run"),
-    ({"dataset": "gcd", "parameters": {"size": 2}}, "task.parameters.size follows from the run"),
+    ({"dataset": "gcd", "parameters": {"seed": 2}}, "task.parameters.seed is set by the run"),
+    ({"dataset": "gcd", "parameters": {"size": 2}}, "task.parameters.size is set by the run"),
     ({"dataset": None, "mixture": {"gcd": 0}}, "task.mixture.gcd is 0; give a number above 0"),
     ({"dataset": None, "mixture": {"gcd": "much"}}, "task.mixture.gcd is 'much'; give a number above 0"),
     ({"dataset": None, "mixture": {"gcd": 1}, "parameters": {"gdc": {}}}, "task.parameters.gdc is for no dataset of task.mixture; did you"),
@@ -274,7 +279,7 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
 @pytest.mark.parametrize(("options", "words"), MISTAKES)
 def test_a_mistake_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as told:
-        ReasoningGym(**options)
+        ReasoningGym(ReasoningGymTask(**options))
     assert str(told.value).startswith(words)
 
 
@@ -282,14 +287,14 @@ def test_a_mistake_is_named(options: dict[str, Any], words: str) -> None:
 def test_an_unsuited_dataset_is_refused_with_its_reason(name: str) -> None:
     assert name in known_datasets()
     with pytest.raises(ConfigError) as told:
-        ReasoningGym(dataset=name)
+        ReasoningGym(ReasoningGymTask(dataset=name))
     assert str(told.value) == f"task.dataset {name!r} is refused: {UNSUITED[name]}; choose another"
 
 
 def test_values_of_other_kinds_are_made_from_text() -> None:
     lists = make_entry("calendar_arithmetic", {"tasks": ["weekday_of_date"]}, 100)
     assert "day of the week" in lists.made["question"] or "weekday" in lists.made["question"]
-    made = ReasoningGym(dataset="letter_jumble", parameters={"min_words": 1, "max_words": 1})
+    made = ReasoningGym(ReasoningGymTask(dataset="letter_jumble", parameters={"min_words": 1, "max_words": 1}))
     assert len(made.problems(1, split="train", seed=0)) == 1
 
 
@@ -298,11 +303,11 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ConfigError, match=r'needs a package that is missing .*; install it: pip install "tokencredit\[tasks\]"'):
-        ReasoningGym(dataset="gcd")
+        ReasoningGym(ReasoningGymTask(dataset="gcd"))
 
 
 def test_a_problem_says_which_entry_it_is() -> None:
-    problem = ReasoningGym(dataset="gcd", template="Q: {question}\nA:").problems(1, split="held-out", seed=1)[0]
+    problem = ReasoningGym(ReasoningGymTask(dataset="gcd", template="Q: {question}\nA:")).problems(1, split="held-out", seed=1)[0]
     gold = json.loads(problem.answer)
     made = make_entry("gcd", {}, gold["number"]).made
     assert problem.prompt == f"Q: {made['question']}\nA:"
@@ -310,7 +315,7 @@ def test_a_problem_says_which_entry_it_is() -> None:
 
 
 def test_the_answer_itself_can_be_told_from_what_grading_needs() -> None:
-    task = ReasoningGym(dataset="gcd")
+    task = ReasoningGym(ReasoningGymTask(dataset="gcd"))
     [problem] = task.problems(1, split="train", seed=0)
     assert gold_answer(task, problem) == task.demonstrate(problem, seed=0) != problem.answer
     assert gold_answer(Steps(), Problem(prompt="1+1=", answer="2")) == "2"

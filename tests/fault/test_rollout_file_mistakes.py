@@ -25,21 +25,21 @@ MISTAKES = {
     "nothing in it": ("", "is empty"),
     "blank lines only": ("\n\n", "holds no responses"),
     "not JSON": ("prompt,response\n", "is neither Parquet nor JSON lines: line 1 is 'prompt,response'"),
-    "a broken line": (f"{json.dumps(GOOD)}\n{{\n", "row 2: not JSON"),
-    "a list": ("[1, 2]\n", "row 1: [1, 2] is no JSON object"),
+    "a broken line": (f"{json.dumps(GOOD)}\n{{\n", "row 2: the line is not JSON"),
+    "a list": ("[1, 2]\n", "row 1: [1, 2] is not a JSON object"),
     "cut Parquet": ("PAR1 and no more", "cannot be read as Parquet"),
-    "other columns": ('{"question": "1+1"}\n', "is no rollout file: it holds question; ours has prompt, response and score, trl's"),
+    "other columns": ('{"question": "1+1"}\n', "is not a rollout file: it holds question; ours has prompt, response and score, trl's"),
     "no prompt": ('{"response_ids": [1], "score": 1}\n', "has no column prompt or prompt_ids; it holds response_ids, score"),
     "no score": ('{"prompt_ids": [1], "response_ids": [1]}\n', "has no column score"),
     "neither text nor ids": (second(response_ids=None), "row 2: response and response_ids are both missing"),
     "text without a tokenizer": (second(prompt_ids=None, prompt="1"), "row 2: prompt is text, which needs a tokenizer; give --model DIR"),
     "text that is a number": (second(response=3), "row 2: response is 3; give text"),
     "chat messages": (second(prompt=[{"role": "user", "content": "a"}]), "row 2: prompt is [{'role': 'user', 'content': 'a'}]; give text;"),
-    "half a character": (second(answer="\ud83d"), "row 2: answer is '\\ud83d', half of a character pair stands alone"),
+    "half a character": (second(answer="\ud83d"), "row 2: answer is '\\ud83d', which has an unpaired surrogate character"),
     "ids that are text": (second(response_ids="567"), "row 2: response_ids is '567'; give a list of token ids"),
-    "a fraction among ids": (second(response_ids=[5, 6.5]), "row 2: response_ids holds 6.5 at place 2"),
-    "a negative id": (second(response_ids=[-1]), "row 2: response_ids holds -1 at place 1"),
-    "true among ids": (second(response_ids=[True]), "row 2: response_ids holds True at place 1"),
+    "a fraction among ids": (second(response_ids=[5, 6.5]), "row 2: response_ids holds 6.5 at position 2"),
+    "a negative id": (second(response_ids=[-1]), "row 2: response_ids holds -1 at position 1"),
+    "true among ids": (second(response_ids=[True]), "row 2: response_ids holds True at position 1"),
     "no tokens": (second(response_ids=[]), "row 2: response has no tokens"),
     "an empty prompt": (second(prompt_ids=[]), "row 2: prompt has no tokens"),
     "a word as score": (second(score="good"), "row 2: score is 'good'; give a finite number"),
@@ -47,20 +47,23 @@ MISTAKES = {
     "an infinite advantage": (second(advantage=float("-inf")), "row 2: advantage is -inf"),
     "a list as reward": (second(reward=[1]), "row 2: reward is [1]"),
     "too few log-probs": (second(logp=[-1, -1]), "row 2: logp holds 2 log-probs"),
-    "a positive log-prob": (second(logp=[-1, 0.5, -1]), "row 2: logp holds 0.5 at place 2; give a list of log-probs (finite and at most 0"),
-    "an infinite log-prob": (second(logp=[-1, -float("inf"), -1]), "row 2: logp holds -inf at place 2"),
+    "a positive log-prob": (
+        second(logp=[-1, 0.5, -1]),
+        "row 2: logp holds 0.5 at position 2; give a list of log-probs (finite and at most 0",
+    ),
+    "an infinite log-prob": (second(logp=[-1, -float("inf"), -1]), "row 2: logp holds -inf at position 2"),
     "log-probs here and there": (second(logp=[-1, -1, -1]), "row 1: logp is missing though other rows have it"),
     "classes here and there": (second(token_class=["a", "b", "c"]), "row 1: token_class is missing though other rows have it"),
-    "too long a mask": (second(mask=[True] * 4), "row 2: mask holds 4 true or false but the response has 3 tokens"),
-    "a mask of words": (second(mask=["a", "b", "c"]), "row 2: mask holds 'a' at place 1"),
+    "too long a mask": (second(mask=[True] * 4), "row 2: mask holds 4 booleans (true or false) but the response has 3 tokens"),
+    "a mask of words": (second(mask=["a", "b", "c"]), "row 2: mask holds 'a' at position 1"),
     "a mask of nothing": (second(mask=[0, 0, 0]), "row 2: mask marks no token as sampled"),
-    "classes that are numbers": (second(token_class=[1, 2, 3]), "row 2: token_class holds 1 at place 1; give a list of words"),
+    "classes that are numbers": (second(token_class=[1, 2, 3]), "row 2: token_class holds 1 at position 1; give a list of strings"),
     "finished in words": (second(finished="yes"), "row 2: finished is 'yes'; give true or false"),
     "a group here and there": (second(group="a"), "row 1: group is None; give a string or a whole number"),
     "a group that is a fraction": (second(group=1.5), "group is None"),
     "a group of two prompts": (
         "".join(json.dumps({**GOOD, "group": "a", "prompt_ids": ids}) + "\n" for ids in ([3], [4])),
-        "row 2: group is 'a', as in row 1, but the prompt is another one",
+        "row 2: group is 'a', as in row 1, but the prompt differs",
     ),
     "several steps": (
         "".join(json.dumps({**GOOD, "step": step}) + "\n" for step in (3, 1, 2)),
@@ -85,7 +88,7 @@ WITH_A_MODEL = {
     "an id beyond the vocabulary": (second(response_ids=[5, 9999]), "row 2: response_ids holds 9999 but the model knows ids below"),
     "characters without a token": (
         second(response_ids=None, response="é"),
-        "row 2: response is 'é', which the model's tokenizer cannot write",
+        "row 2: response is 'é', which the model's tokenizer cannot encode",
     ),
     "nothing written": (second(response_ids=None, response="", finished=False), "row 2: response has no tokens"),
     "log-probs of other tokens": (
@@ -130,7 +133,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None
         write_rows(path, [GOOD, {**GOOD, "group": object()}], force=True)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
-    with pytest.raises(ValueError, match="colour is no column of a rollout file"):
+    with pytest.raises(ValueError, match="colour is not a column of a rollout file"):
         write_rows(path, [{**GOOD, "colour": "red"}], force=True)
     for name, words in (("out.csv", "must end in .parquet or .jsonl"), ("no/out.jsonl", "does not exist"), ("folder.jsonl", "is a folder")):
         (tmp_path / "folder.jsonl").mkdir(exist_ok=True)
@@ -164,7 +167,7 @@ COMMANDS = {
     "a rollout file": (["convert", "ids.jsonl", "--out", "o.parquet"], "ids.jsonl is a rollout file already"),
     "not TRL's": (
         ["convert", "verl.jsonl", "--from", "trl", "--out", "o.parquet"],
-        "is not trl's: it has no advantage, completion, prompt",
+        "is not in trl's format: it has no advantage, completion, prompt",
     ),
     "no such score": (["convert", "verl.jsonl", "--score", "acc", "--out", "o.parquet"], "score column 'acc' is not in verl.jsonl"),
     "convert over a file": (["convert", "verl.jsonl", "--out", "ids.jsonl"], "out ids.jsonl exists"),

@@ -74,7 +74,7 @@ UNPRIVILEGED = (
 
 @pytest.mark.parametrize("name", UNPRIVILEGED)
 def test_the_way_in_of_a_user_without_rights_stops_it_too(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bubblewrap, "_may_become_anybody", lambda: False)
+    monkeypatch.setattr(bubblewrap, "_is_full_root", lambda: False)
     assert_stopped(BY_NAME[name], scene)
 
 
@@ -109,7 +109,7 @@ HOLES = {
 @pytest.mark.parametrize("name", HOLES)
 def test_a_sandbox_with_a_hole_is_noticed(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     command, hole = bubblewrap._command, HOLES[name](scene)
-    monkeypatch.setattr(bubblewrap, "_may_become_anybody", lambda: False)
+    monkeypatch.setattr(bubblewrap, "_is_full_root", lambda: False)
     monkeypatch.setattr(bubblewrap, "_command", lambda limits, **pipes: hole(command(limits, **pipes)))
     assert BY_NAME[name].succeeded(run_attack(BY_NAME[name], scene, None), scene)
 
@@ -191,13 +191,13 @@ def test_a_program_dies_when_its_grader_is_interrupted(isolation: sandbox.Settle
     program = f"import os, sys\nos.execv(sys.executable, [sys.executable, '-S', '-c', 'import time; time.sleep(300)', {scene.marker!r}])"
     seen = []
 
-    def interrupted(self: watch.Watched) -> bool:
+    def interrupted(self: watch.RunningProgram) -> bool:
         seen.append(bool(_inside(scene)))
         if seen[-1]:
             raise KeyboardInterrupt
         return False
 
-    monkeypatch.setattr(watch.Watched, "_over", interrupted)
+    monkeypatch.setattr(watch.RunningProgram, "_over", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_program(program, limits=CodeLimits(wall_seconds=300), isolation=isolation)
     assert seen[-1]
@@ -274,7 +274,7 @@ def test_the_sandbox_that_works_is_chosen_silently_and_plain_limits_are_not(caps
 
 
 def test_a_machine_without_a_filter_is_refused() -> None:
-    with pytest.raises(SandboxError, match="no system-call filter is written for vax"):
+    with pytest.raises(SandboxError, match="no system-call filter exists for vax"):
         seccomp.system_call_filter("vax")
     lengths = {len(seccomp.system_call_filter(machine)) for machine in ("x86_64", "aarch64")}
     assert lengths == {8 * (6 + 2 * len(seccomp.DENIED) + 2 + 5)}

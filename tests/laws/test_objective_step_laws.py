@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from laws.harness import Law, for_all, law_tests_from_edits
 from laws.mutants_objective_steps import CHOICE, FUTURE, STEP, WEIGHT, objectives_with
 from tokencredit.objective import Objective, TokenInputs, clipped_surrogate
+from tokencredit.objective.fipo import FutureLimits
 
 SEEDS = st.integers(0, 2**32)
 TRANSFORMS = st.sampled_from(["min-replace", "orthogonal"])
@@ -365,7 +366,7 @@ def a_token_one_decay_later_counts_half(code, seed, decay, drifting):
     logp = torch.zeros(1, 8, dtype=torch.float64)
     logp[0, drifting] = 0.5
     mask = torch.ones_like(logp, dtype=torch.bool)
-    weight = code.future_weight(logp, 0 * logp, logp + 1, mask, decay=float(decay), weight_low=1.0, weight_high=9.0)
+    weight = code.future_weight(logp, 0 * logp, logp + 1, mask, FutureLimits(decay=float(decay), weight_low=1.0, weight_high=9.0))
     for position in range(8):
         expected = 0.5 * 0.5 ** ((drifting - position) / decay) if position <= drifting else 0.0
         assert float(weight[0, position].log()) == pytest.approx(expected, abs=1e-12)
@@ -376,7 +377,8 @@ def weights_stay_in_their_band_and_stray_negatives_in_theirs(code, seed, low, hi
     inputs = made_up_step(seed, spread=1.0)
     bounds = {"weight_low": low, "weight_high": high, "safety_band": band}
     weight, unsafe = (
-        code.future_weight(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, safety=limit, **bounds) for limit in (safety, 1e9)
+        code.future_weight(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, FutureLimits(safety=limit, **bounds))
+        for limit in (safety, 1e9)
     )
     assert 1 - low - 1e-12 <= float(unsafe.min()) <= float(unsafe.max()) <= 1 + high + 1e-12
     stray = (inputs.credit < 0) & ((inputs.logp - inputs.old_logp).exp() > safety)
@@ -390,10 +392,8 @@ def stray_tokens_leave_the_weights_of_others_alone(code, seed):
     inputs = made_up_step(seed)
     near, far = inputs.logp.clone(), inputs.logp.clone()
     near[:, 3], far[:, 3] = inputs.old_logp[:, 3] + 1.5, inputs.old_logp[:, 3] + 3.0
-    weights = [
-        code.future_weight(logp, inputs.old_logp, inputs.credit, inputs.mask, dual_clip=2.0, weight_low=1.0, weight_high=50.0, safety=1e9)
-        for logp in (near, far)
-    ]
+    limits = FutureLimits(dual_clip=2.0, weight_low=1.0, weight_high=50.0, safety=1e9)
+    weights = [code.future_weight(logp, inputs.old_logp, inputs.credit, inputs.mask, limits) for logp in (near, far)]
     assert_close(*weights, rtol=1e-12, atol=1e-12)
 
 
@@ -401,7 +401,7 @@ def stray_tokens_leave_the_weights_of_others_alone(code, seed):
 def fipo_is_ppo_clip_with_weighed_credit(code, seed, low, high):
     """So no gradient flows through the weights."""
     inputs = made_up_step(seed)
-    weight = code.future_weight(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, weight_low=low, weight_high=high)
+    weight = code.future_weight(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, FutureLimits(weight_low=low, weight_high=high))
     kappa = run(code.fipo(weight_low=low, weight_high=high), inputs).kappa
     assert_close(kappa, ppo_kappa(inputs, weight * inputs.credit, clip_low=0.2, clip_high=0.28, dual_clip=10.0))
 

@@ -33,7 +33,7 @@ MUTANTS = {
         "rollout_io.load", "[rows[index] for index in chosen.kept]", "[rows[-1 - index] for index in chosen.kept]"
     ),
     "the mask is not written": Edit("rollout_io.write", '"mask": inside,', '"mask": [True] * length,'),
-    "the mask is not read": Edit("rollout_io.schema", 'switches(place, cells, "mask", length) or', "False or"),
+    "the mask is not read": Edit("rollout_io.schema", 'booleans(location, cells, "mask", length) or', "False or"),
     "an unscored token is certain": Edit("rollout_io.write", "if sampled and value == value else None", "if value == value else 0.0"),
     "a cut response is finished": Edit("rollout_io.schema", "finished=finished is not False", "finished=True"),
     "padding is written": Edit("rollout_io.write", "inside = inside[:length]", "length = len(inside)"),

@@ -19,7 +19,7 @@ from tokencredit.models import model_folder
 from tokencredit.report.headline import headline
 from tokencredit.report.run_reader import Run
 from tokencredit.storage import manifest as manifests
-from tokencredit.storage.checkpoints import Place, checkpoints_in, newest_whole, to_keep
+from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in, newest_intact, to_keep
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.resume import find_resume_point
@@ -135,27 +135,39 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(whole: Path, cut:
 
 
 def test_what_the_last_few_call_the_best_is_kept_beside_them_and_every_mth() -> None:
-    places = [Place(step) for step in range(1, 13)] + [Place(12, 2)]
-    best = {Place(12): 5, Place(12, 2): 8}
-    assert to_keep(places, best, last=2, every=0) == {Place(5), Place(8), Place(12), Place(12, 2)}
-    assert to_keep(places, best, last=3, every=4) == {Place(4), Place(5), Place(8), Place(11), Place(12), Place(12, 2)}
-    assert to_keep(places, {}, last=2, every=0) == {Place(12), Place(12, 2)}
+    places = [CheckpointPosition(step) for step in range(1, 13)] + [CheckpointPosition(12, 2)]
+    best = {CheckpointPosition(12): 5, CheckpointPosition(12, 2): 8}
+    assert to_keep(places, best, last=2, every=0) == {
+        CheckpointPosition(5),
+        CheckpointPosition(8),
+        CheckpointPosition(12),
+        CheckpointPosition(12, 2),
+    }
+    assert to_keep(places, best, last=3, every=4) == {
+        CheckpointPosition(4),
+        CheckpointPosition(5),
+        CheckpointPosition(8),
+        CheckpointPosition(11),
+        CheckpointPosition(12),
+        CheckpointPosition(12, 2),
+    }
+    assert to_keep(places, {}, last=2, every=0) == {CheckpointPosition(12), CheckpointPosition(12, 2)}
 
 
 def test_a_run_keeps_the_last_two_every_mth_and_the_best(tmp_path: Path) -> None:
     run(small_config(steps=7, keep_every=3, evaluation={"every": 1}), tmp_path / "run")
     kept = {path.name for _, path in checkpoints_in(tmp_path / "run" / "checkpoints")}
     best = {json.loads((path / "state.json").read_text())["best_step"] for _, path in checkpoints_in(tmp_path / "run" / "checkpoints")[-2:]}
-    assert kept == {Place(step).name for step in {3, 6, 7} | best}
+    assert kept == {CheckpointPosition(step).name for step in {3, 6, 7} | best}
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert model_folder(str(tmp_path / "run")).name == Place(result["best_step"]).name
+    assert model_folder(str(tmp_path / "run")).name == CheckpointPosition(result["best_step"]).name
 
 
 def test_the_best_of_a_run_is_the_one_with_the_highest_accuracy(tmp_path: Path) -> None:
     run(small_config(steps=4, evaluation={"every": 1}), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: (row["held_out/sampled"], -row["step"]))["step"]
-    assert model_folder(str(tmp_path / "run")).name == Place(best).name
+    assert model_folder(str(tmp_path / "run")).name == CheckpointPosition(best).name
 
 
 def test_without_save_best_only_the_last_is_written_and_no_number_changes(tmp_path: Path) -> None:
@@ -167,9 +179,9 @@ def test_without_save_best_only_the_last_is_written_and_no_number_changes(tmp_pa
     assert rows == alike
     best = json.loads((tmp_path / "without" / "result.json").read_text())["best_step"]
     assert best < 4
-    assert model_folder(str(tmp_path / "with")).name == Place(best).name
-    assert [place for place, _ in checkpoints_in(tmp_path / "without" / "checkpoints")] == [Place(4)]
-    assert model_folder(str(tmp_path / "without")).name == Place(4).name
+    assert model_folder(str(tmp_path / "with")).name == CheckpointPosition(best).name
+    assert [place for place, _ in checkpoints_in(tmp_path / "without" / "checkpoints")] == [CheckpointPosition(4)]
+    assert model_folder(str(tmp_path / "without")).name == CheckpointPosition(4).name
     assert [headline(Run(tmp_path / name)).best_step for name in ("with", "without")] == [str(best), ""]
 
 
@@ -281,7 +293,7 @@ def test_a_save_that_wrote_straight_to_its_name_would_be_taken_for_whole_only_wi
     half = cut / "checkpoints" / "step-000009"
     half.mkdir()
     for name in ("config.json", "model.safetensors"):
-        shutil.copy(newest_whole(cut / "checkpoints").newest / name, half / name)
+        shutil.copy(newest_intact(cut / "checkpoints").newest / name, half / name)
     point = find_resume_point(RunDir(cut), small_config())
     assert point.checkpoint is not None
     assert point.checkpoint.name == "step-000003"

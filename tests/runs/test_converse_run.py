@@ -167,7 +167,7 @@ def test_a_step_is_taken_again_from_the_run(tmp_path: Path) -> None:
         ({"recipe": "vineppo", "credit": {"boundary": "tokens"}}, "credit.type is 'process' but task 'guess' converses in turns"),
         ({"diagnose": {"value_budget": 64}}, "diagnose.value_budget is 64 but task 'guess' converses in turns"),
         ({"prompt": {"few_shot": 2}}, "few_shot is 2 but task 'guess'"),
-        ({"task": {"type": "guess", "width": 101}}, "task.width is 101 but there are 100 numbers"),
+        ({"task": {"type": "guess", "width": 101}}, "task.width is 101 but there are only 100 numbers"),
     ],
 )
 def test_what_takes_a_response_in_one_piece_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

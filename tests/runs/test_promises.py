@@ -19,7 +19,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, GuardError
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import MethodState
-from tokencredit.storage.checkpoints import Place, best_model, checkpoints_in
+from tokencredit.storage.checkpoints import CheckpointPosition, best_model, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks.steps import Steps
@@ -78,7 +78,7 @@ def test_refused_steps_do_not_push_the_good_checkpoints_out(tmp_path: Path) -> N
         patch.setattr(PolicyTrainer, "credit", refusing_from(2))
         with pytest.raises(GuardError):
             run(lean(steps=9, save_every=1), tmp_path / "run")
-    assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [Place(1), Place(2)]
+    assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [CheckpointPosition(1), CheckpointPosition(2)]
 
 
 def test_weights_that_are_not_finite_are_never_published(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_the_share_that_could_not_be_graded_is_one_of_the_responses(tmp_path: Pa
 
 def test_a_dump_just_written_is_never_the_one_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guards = tmp_path / "run" / "guards"
-    begin = RunDir.begin
+    create = RunDir.create
 
     def with_old_dumps(self: RunDir, *given: Any) -> None:
-        begin(self, *given)
+        create(self, *given)
         for step in (50, 51, 52):
-            (guards / Place(step).name).mkdir(parents=True)
+            (guards / CheckpointPosition(step).name).mkdir(parents=True)
 
-    monkeypatch.setattr(RunDir, "begin", with_old_dumps)
+    monkeypatch.setattr(RunDir, "create", with_old_dumps)
     monkeypatch.setattr(PolicyTrainer, "credit", refusing_from(1))
     run(lean(steps=2), tmp_path / "run")
     assert (guards / "step-000002").is_dir()
@@ -257,7 +257,7 @@ def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_stopped_before_any_evaluation_has_no_best_but_its_newest(tmp_path: Path) -> None:
     interrupted_at(PolicyTrainer, "collect", 1, lean(), tmp_path / "run")
-    assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [Place(0)]
+    assert [place for place, _ in checkpoints_in(tmp_path / "run" / "checkpoints")] == [CheckpointPosition(0)]
     run(lean(), tmp_path / "run", resume=True)
     best = best_model(tmp_path / "run")
     assert best is not None

@@ -57,7 +57,7 @@ def test_steps_outside_the_run_are_refused(tmp_path: Path) -> None:
     config = small_config(steps=2)
     run(config, tmp_path / "run")
     for step in (0, 3):
-        with pytest.raises(ConfigError, match=f"step is {step} but the run has taken steps 1 to 2"):
+        with pytest.raises(ConfigError, match=f"step is {step} but the run has steps 1 to 2"):
             recreate(RunDir(tmp_path / "run"), config, step)
 
 

@@ -167,9 +167,9 @@ def test_the_lock_of_a_killed_run_does_not_stand_in_the_way(tmp_path: Path) -> N
 
 
 def test_two_runs_that_begin_in_one_folder_do_not_mix(tmp_path: Path) -> None:
-    RunDir(tmp_path / "run").begin("seed = 1\n")
-    with pytest.raises(ConfigError, match=r"run folder .* cannot be made"):
-        RunDir(tmp_path / "run").begin("seed = 2\n")
+    RunDir(tmp_path / "run").create("seed = 1\n")
+    with pytest.raises(ConfigError, match=r"run folder .* cannot be created"):
+        RunDir(tmp_path / "run").create("seed = 2\n")
     assert (tmp_path / "run" / "config.toml").read_text() == "seed = 1\n"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -79,7 +79,7 @@ def test_a_bad_verdict_comes_with_the_command_that_compares(said: Say) -> None:
     arguments = ["steps-shift", *QUICK, "--task.operations", "12"]
     shown = said(*arguments)
     assert "The task is too hard for this model" in shown
-    assert "Try easier problems: task.operations=8 (it is 12)" in shown
+    assert "Try easier problems: task.operations=8 (now 12)" in shown
     assert f"Compare difficulties: tokencredit evaluate {' '.join(arguments)} --vary task.operations=2,4,6,8" in shown
 
 

@@ -1,4 +1,4 @@
-"""A policy put to a task without being trained: how often it is right, how sure that is, and what its responses are like."""
+"""Evaluate a policy on a task without training it: accuracy with confidence intervals, and statistics of its responses."""
 
 import time
 from collections import Counter
@@ -19,10 +19,10 @@ from tokencredit.stats import Estimate, mixed_at, over_problems, pass_at_k, powe
 from tokencredit.tasks import Problem, Task, gold_answer
 
 ROWS_AT_ONCE = 256
-"""Responses sampled together: few enough that a person sees it go on. The draws of a seed depend on it."""
+"""Responses sampled together: few enough to show progress. What a seed samples depends on this number."""
 
 Notify = Callable[[int], None]
-"""Told how many problems are done."""
+"""Called with the number of problems that are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Measured:
     samples: int
     greedy: Estimate
     pass_at: Mapping[int, Estimate]
-    """k -> share of problems that the best of k samples solves; 1 is the share of right samples."""
+    """k -> share of problems that the best of k samples solves; k = 1 is the share of right samples."""
     mixed: Estimate
-    """Share of groups whose scores differ: the others teach nothing to a method that compares siblings."""
+    """Share of groups whose scores differ: a method that compares siblings learns nothing from the others."""
     group_size: int
-    """Of those groups: sampling.siblings, or the number of samples where that is smaller."""
+    """Size of those groups: sampling.siblings, or the number of samples where that is smaller."""
     length: float
     """Mean tokens of a sampled response."""
     cut: float
@@ -43,31 +43,32 @@ class Measured:
     entropy: float
     """Mean over sampled tokens, in nats, at the temperature of sampling."""
     parts: Mapping[str, float]
-    """Means of the reward's parts; rollout/grading.py says what each is."""
+    """Means of the reward's parts; rollout/grading.py defines each."""
     ungraded: float
     """Share of sampled responses that could not be graded; they count as wrong."""
     reasons: Mapping[str, int]
+    """Reason -> number of ungraded responses."""
     answers: int
-    """Different gold answers."""
+    """Number of distinct gold answers."""
     commonest: float
-    """Share of problems whose gold answer is the most frequent one: what always giving it would earn."""
+    """Share of problems whose gold answer is the most frequent one: the accuracy of always giving it."""
     tokens: int
-    """Sampled in all, greedy responses included."""
+    """Sampled tokens in total, greedy responses included."""
     sampling_seconds: float
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
-        told["pass_at"] = {str(k): estimate._asdict() for k, estimate in self.pass_at.items()}
-        return told | {name: getattr(self, name)._asdict() for name in ("greedy", "mixed")} | {"reasons": dict(self.reasons)}
+        values = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        values["pass_at"] = {str(k): estimate._asdict() for k, estimate in self.pass_at.items()}
+        return values | {name: getattr(self, name)._asdict() for name in ("greedy", "mixed")} | {"reasons": dict(self.reasons)}
 
 
-class _Piece(NamedTuple):
-    """What one batch of problems gave."""
+class _Batch(NamedTuple):
+    """The responses to one batch of problems, and their scores."""
 
     score: torch.Tensor
     greedy: torch.Tensor
-    drawn: Sampled
+    sampled: Sampled
     reasons: Mapping[str, int]
     parts: Mapping[str, torch.Tensor]
     tokens: int
@@ -81,74 +82,74 @@ def measure(
     config: TrainConfig,
     *,
     samples: int,
-    tell: Notify = lambda done: None,
+    notify: Notify = lambda done: None,
     keep: list[dict[str, Any]] | None = None,
 ) -> Measured:
-    """The same numbers for the same seed. Rows of a rollout file, one per sampled response, are appended to `keep`."""
+    """Sample and grade; the same seed gives the same numbers. Appends one row of a rollout file per sampled response to `keep`."""
     began, at_once = time.perf_counter(), max(1, ROWS_AT_ONCE // samples)
-    pieces: list[_Piece] = []
+    batches: list[_Batch] = []
     for start in range(0, len(problems), at_once):
-        asked = problems[start : start + at_once]
-        pieces.append(_piece(policy, task, asked, config, samples=samples, seed=derive_seed(config.seed, "evaluate", start)))
+        chunk = problems[start : start + at_once]
+        batches.append(_sample_batch(policy, task, chunk, config, samples=samples, seed=derive_seed(config.seed, "evaluate", start)))
         if keep is not None:
-            keep += _rows(policy, asked, pieces[-1], first=start)
-        tell(start + len(asked))
-    score, answers = torch.cat([piece.score for piece in pieces]), Counter(gold_answer(task, problem) for problem in problems)
+            keep += _rows(policy, chunk, batches[-1], first=start)
+        notify(start + len(chunk))
+    score, answers = torch.cat([batch.score for batch in batches]), Counter(gold_answer(task, problem) for problem in problems)
     right = (score >= RIGHT).sum(1).tolist()
     size = min(samples, config.sampling.siblings)
-    mask = [piece.drawn.rollouts.mask for piece in pieces]
-    drawn = sum(int(one.sum()) for one in mask)
+    sampled_tokens = sum(int(batch.sampled.rollouts.mask.sum()) for batch in batches)
     return Measured(
         problems=len(problems),
         samples=samples,
-        greedy=over_problems((torch.cat([piece.greedy for piece in pieces]) >= RIGHT).double().tolist(), 1),
+        greedy=over_problems((torch.cat([batch.greedy for batch in batches]) >= RIGHT).double().tolist(), 1),
         pass_at={k: over_problems([pass_at_k(count, samples, k) for count in right], samples) for k in powers_of_two(samples)},
         mixed=over_problems([mixed_at(row, size) for row in score.tolist()], samples),
         group_size=size,
-        length=drawn / score.numel(),
-        cut=sum(int((~piece.drawn.rollouts.finished).sum()) for piece in pieces) / score.numel(),
-        entropy=sum(float(piece.drawn.evidence.entropy.double().sum()) for piece in pieces) / max(1, drawn),
-        parts={name: _mean(torch.cat([piece.parts[name] for piece in pieces])) for name in pieces[0].parts},
+        length=sampled_tokens / score.numel(),
+        cut=sum(int((~batch.sampled.rollouts.finished).sum()) for batch in batches) / score.numel(),
+        entropy=sum(float(batch.sampled.evidence.entropy.double().sum()) for batch in batches) / max(1, sampled_tokens),
+        parts={name: _mean(torch.cat([batch.parts[name] for batch in batches])) for name in batches[0].parts},
         ungraded=float(score.isnan().double().mean()),
-        reasons=sum((Counter(piece.reasons) for piece in pieces), Counter()),
+        reasons=sum((Counter(batch.reasons) for batch in batches), Counter()),
         answers=len(answers),
         commonest=max(answers.values()) / len(problems),
-        tokens=sum(piece.tokens for piece in pieces),
-        sampling_seconds=sum(piece.seconds for piece in pieces),
+        tokens=sum(batch.tokens for batch in batches),
+        sampling_seconds=sum(batch.seconds for batch in batches),
         seconds=time.perf_counter() - began,
     )
 
 
-def _piece(policy: Policy, task: Task, asked: Sequence[Problem], config: TrainConfig, *, samples: int, seed: int) -> _Piece:
+def _sample_batch(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig, *, samples: int, seed: int) -> _Batch:
     chosen, began = config.sampling, time.perf_counter()
     params = SamplingParams.from_config(config, seed=seed, group_size=samples)
-    drawn = generate(policy, task, asked, params)
-    greedy = generate(policy, task, asked, params.greedily()).rollouts
+    sampled = generate(policy, task, problems, params)
+    greedy = generate(policy, task, problems, params.greedily()).rollouts
     seconds = time.perf_counter() - began
-    graded = grade_with_reasons(policy, task, asked, drawn.rollouts)
-    return _Piece(
-        graded.score.view(len(asked), samples),
-        grade_rollouts(policy, task, asked, greedy),
-        drawn,
+    graded = grade_with_reasons(policy, task, problems, sampled.rollouts)
+    return _Batch(
+        graded.score.view(len(problems), samples),
+        grade_rollouts(policy, task, problems, greedy),
+        sampled,
         graded.reasons,
-        reward_parts(policy, drawn.rollouts, graded.score, limit=chosen.max_new_tokens),
-        int(drawn.rollouts.mask.sum()) + int(greedy.mask.sum()),
+        reward_parts(policy, sampled.rollouts, graded.score, limit=chosen.max_new_tokens),
+        int(sampled.rollouts.mask.sum()) + int(greedy.mask.sum()),
         seconds,
     )
 
 
 def _mean(part: torch.Tensor) -> float:
-    """Over the responses that have one: nobody can tell whether an ungraded response is right."""
+    """The mean over graded responses; 0 where none was graded."""
     return float(part.double().nanmean()) if not bool(part.isnan().all()) else 0.0
 
 
-def _rows(policy: Policy, asked: Sequence[Problem], piece: _Piece, *, first: int) -> list[dict[str, Any]]:
-    rollouts, score = piece.drawn.rollouts, piece.score.flatten().tolist()
+def _rows(policy: Policy, problems: Sequence[Problem], batch: _Batch, *, first: int) -> list[dict[str, Any]]:
+    """The sampled responses as rows of a rollout file; groups are numbered from `first`."""
+    rollouts, score = batch.sampled.rollouts, batch.score.flatten().tolist()
     extent = response_extent(rollouts.mask).tolist()
     return [
         {
             "group": first + group,
-            "prompt": asked[group].prompt,
+            "prompt": problems[group].prompt,
             "prompt_ids": list(rollouts.prompts[row]),
             "response": response_text(policy, rollouts, row),
             "response_ids": rollouts.tokens[row, : extent[row]].tolist(),
@@ -156,7 +157,7 @@ def _rows(policy: Policy, asked: Sequence[Problem], piece: _Piece, *, first: int
             "logp": rollouts.behavior_logp[row, : extent[row]].tolist(),
             "mask": rollouts.mask[row, : extent[row]].tolist(),
             "finished": bool(rollouts.finished[row]),
-            "answer": asked[group].answer,
+            "answer": problems[group].answer,
         }
         for row, group in enumerate(rollouts.group.tolist())
     ]

@@ -1,4 +1,4 @@
-"""A few held-out responses with the credit the recipe gives their tokens, for people to look at."""
+"""Sample a few held-out responses and the credit that the recipe assigns to their tokens, for display."""
 
 from typing import NamedTuple
 
@@ -26,21 +26,21 @@ class ShownResponse(NamedTuple):
 def showcase(
     config: TrainConfig, policy: Policy, task: Task, state: MethodState, *, pairs: int = 3, problems: int = 64
 ) -> list[ShownResponse]:
-    """A right and a wrong response of one problem, `pairs` times at most; empty when there are none.
+    """A right and a wrong response to one problem, for at most `pairs` problems; empty where no problem has both.
 
-    Rewards are shaped without a KL penalty: the reference is not at hand any more.
+    Rewards are shaped without a KL penalty, because the reference model is no longer loaded.
     """
-    asked = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
+    chosen = task.problems(min(problems, config.evaluation.final_problems), split="held-out", seed=derive_seed(config.seed, "showcase"))
     rollouts = generate(
         policy,
         task,
-        asked,
+        chosen,
         SamplingParams.from_config(config, seed=derive_seed(config.seed, "showcase-sample"), group_size=config.sampling.siblings),
     ).rollouts
-    score = grade_rollouts(policy, task, asked, rollouts)
+    score = grade_rollouts(policy, task, chosen, rollouts)
     pipeline = credit_pipeline(config)
     evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
-    batch = CollectedBatch(asked, rollouts, score, evidence, len(score), len(score))
+    batch = CollectedBatch(chosen, rollouts, score, evidence, len(score), len(score))
     sampled = sample_extra(policy, task, config, batch, seed=derive_seed(config.seed, "showcase-extra")).sampled
     scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, sampled)
     seed = derive_seed(config.seed, "showcase-credit")
@@ -49,10 +49,10 @@ def showcase(
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:
         for row in rows:
-            # What an environment said is shown too; it has no credit.
+            # The environment's replies are shown too; they have no credit.
             ids = rollouts.tokens[row, : extent[row]].tolist()
             pieces = ["⏎" if token in policy.end_tokens else text for token, text in zip(ids, policy.token_texts(ids), strict=True)]
-            problem = asked[int(rollouts.group[row])]
+            problem = chosen[int(rollouts.group[row])]
             shown.append(ShownResponse(problem.prompt, pieces, credited.credit[row, : extent[row]].tolist(), float(score[row])))
     return shown
 

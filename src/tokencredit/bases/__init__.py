@@ -1,4 +1,4 @@
-"""Base policies that ship with the package; scripts/make_bases.py makes them."""
+"""The base policies that ship with the package; scripts/make_bases.py trains them."""
 
 from importlib.resources import files
 from pathlib import Path

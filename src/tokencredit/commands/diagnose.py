@@ -200,7 +200,7 @@ def _opened(out: Path, config: TrainConfig, subject: str) -> "RunDir":
 
     folder = RunDir(out)
     if not (out / "diagnosis.json").is_file():
-        folder.begin(to_toml(config))
+        folder.create(to_toml(config))
         folder.write_json("diagnosis.json", {"subject": subject, "command": f"tokencredit {shlex.join(sys.argv[1:])}"})
     return folder
 

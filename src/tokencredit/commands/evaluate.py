@@ -91,7 +91,7 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
                 tell(before + done, len(settings) * options.problems)
 
             kept: list[dict[str, Any]] | None = None if options.responses is None else []
-            found.append(measure(policy, task, asked, setting.config, samples=options.samples, tell=told, keep=kept))
+            found.append(measure(policy, task, asked, setting.config, samples=options.samples, notify=told, keep=kept))
             # Settings stand apart in the file, as steps do.
             rows += [row if options.vary is None else {"step": number} | row for row in kept or ()]
     return found, rows
@@ -160,7 +160,7 @@ def _as_json(
     best: int | None,
 ) -> dict[str, Any]:
     results = [
-        {"setting": setting.name or None, **measured.to_json(), "verdict": verdict.kind, "words": list(verdict.words)}
+        {"setting": setting.name or None, **measured.to_json(), "verdict": verdict.kind, "words": list(verdict.lines)}
         for setting, measured, verdict in zip(settings, found, verdicts, strict=True)
     ]
     asked = options.asked.model_dump(mode="json")
@@ -182,12 +182,12 @@ def print_found(
         rows = [_line(*each) for each in zip(settings, found, verdicts, strict=True)]
         _print_table(console, ("", "greedy", "pass@1", f"pass@{found[0].samples}", "mixed groups", "verdict"), rows)
     if one:
-        _say(console, verdicts[0].words)
+        _say(console, verdicts[0].lines)
         return
     if best is None:
         _say(console, ["no setting has groups whose scores differ: nothing could be learned from comparing responses"])
         return
-    first, *more = verdicts[best].words
+    first, *more = verdicts[best].lines
     _say(console, [f"most is to be learned at {settings[best].name}: {first}", *more])
 
 

@@ -1,1 +1,1 @@
-"""Grading under limits: child processes with deadlines, math-verify, and a sandbox for code that a model wrote."""
+"""Grading under limits: child processes with deadlines, math-verify, and a sandbox for model-written code."""

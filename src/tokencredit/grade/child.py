@@ -1,4 +1,4 @@
-"""The parent's hand on one grading process: start it, ask it, hear it, end it."""
+"""The parent's handle on one grading process: start it, send it items, receive verdicts, end it."""
 
 import contextlib
 import os
@@ -17,25 +17,27 @@ from tokencredit.grade.protocol import GradeLimits, decode, encode, printable
 
 COMMAND = ("-P", "-m", "tokencredit.grade.worker")
 SECONDS_TO_DIE = 1.0
-"""A process whose channel has closed is usually on its way out; wait this long to learn how it ended."""
+"""A process whose channel has closed is usually exiting; wait this long to learn how it ended."""
 
 
 class LostError(Exception):
-    """The process can no longer be asked; the message says why."""
+    """The process can no longer grade; the message gives the reason."""
 
 
 class Child:
-    """A fresh interpreter, never a fork: the parent may hold torch's threads and a GPU."""
+    """A new interpreter, never a fork: the parent may hold torch's threads and a GPU."""
 
     def __init__(self, grader: str, knobs: Mapping[str, Any], limits: GradeLimits) -> None:
         self.limits = limits
         self.ready = False
-        self.asked: int | None = None
-        self.due: float | None = None
-        """When an answer is late, on the monotonic clock; None while nothing is awaited."""
-        self.answered = 0
+        self.item: int | None = None
+        """The item that is being graded."""
+        self.deadline: float | None = None
+        """When the answer is late, on the monotonic clock; None while no answer is expected."""
+        self.graded = 0
         self.spent = False
-        self._heard, self._unsent = b"", b""
+        """The process reported that it must be replaced, for example after running out of memory."""
+        self._received, self._unsent = b"", b""
         self._ended: str | None = None
         self._owner = os.getpid()
         self._starter = threading.current_thread()
@@ -63,11 +65,11 @@ class Child:
 
     @property
     def idle(self) -> bool:
-        return self.ready and self.asked is None
+        return self.ready and self.item is None
 
     @property
     def ours(self) -> bool:
-        """False in a forked copy of the process that started it: two parents would read each other's verdicts."""
+        """False in a fork of the process that started it: two parents would read each other's verdicts."""
         return os.getpid() == self._owner
 
     @property
@@ -76,24 +78,25 @@ class Child:
 
     @property
     def starter_ended(self) -> bool:
-        """Linux sends the parent-death signal when the *thread* that started a child ends; then no grader is to blame."""
+        """Linux sends the parent-death signal when the *thread* that started a child ends; then the grader is not to blame."""
         return not self._starter.is_alive()
 
-    def ask(self, item: int, gold: str, response: str) -> None:
-        self.asked = item
+    def grade(self, item: int, gold: str, response: str) -> None:
+        """Send one item; its verdict arrives by `receive`."""
+        self.item = item
         self._send({"item": item, "gold": gold, "response": response}, self.limits.seconds)
 
     def _send(self, message: dict[str, Any], seconds: float) -> None:
         self._unsent = encode(message)
-        self.due = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
         self.send_more()
 
     def send_more(self) -> None:
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             self._unsent = self._unsent[self.channel.send(self._unsent) :]
 
-    def hear(self) -> dict[str, Any] | None:
-        """The whole answer, or None while it is not all there."""
+    def receive(self) -> dict[str, Any] | None:
+        """The complete answer, or None while parts of it are missing. LostError where the process cannot grade any more."""
         try:
             piece = self.channel.recv(self.limits.largest_answer + 1)
         except BlockingIOError:
@@ -102,45 +105,45 @@ class Child:
             piece = b""
         if not piece:
             raise LostError(f"the grading process {self.end(SECONDS_TO_DIE)}")
-        self._heard += piece
-        if len(self._heard) > self.limits.largest_answer:
+        self._received += piece
+        if len(self._received) > self.limits.largest_answer:
             raise LostError(f"the grading process sent more than {self.limits.largest_answer} bytes for one verdict")
-        if not self._heard.endswith(b"\n"):
+        if not self._received.endswith(b"\n"):
             return None
-        line, self._heard = self._heard, b""
+        line, self._received = self._received, b""
         try:
             answer = decode(line)
         except ValueError as problem:
-            raise LostError(f"the grading process sent something that is no verdict: {problem}") from None
-        if "mistake" not in answer and answer.get("item") != self.asked:
-            raise LostError("the grading process answered another question than it was asked")
-        self.due = None
+            raise LostError(f"the grading process sent something that is not a verdict: {problem}") from None
+        if "mistake" not in answer and answer.get("item") != self.item:
+            raise LostError("the grading process sent the verdict of another item")
+        self.deadline = None
         return answer
 
-    def said_while_starting(self) -> str:
-        """The last line of its standard error, which is open until the grader is imported."""
+    def startup_error(self) -> str:
+        """The last line of its standard error, which stays open until the grader is imported."""
         if self._process.stderr is None or self._process.stderr.closed:
             return ""
         os.set_blocking(self._process.stderr.fileno(), False)
         lines = (self._process.stderr.read() or b"").decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1]) if lines else ""
 
-    def started(self) -> None:
-        self.ready, self.due = True, None
+    def mark_ready(self) -> None:
+        self.ready, self.deadline = True, None
         self._close_stderr()
 
     def end(self, patience: float = 0.0) -> str:
-        """Kill it with everything in its process group, leave no zombie, and say how it had ended by itself, if it had."""
+        """Kill the process group and leave no zombie. Returns how the process had ended by itself, if it had within `patience`."""
         if self._ended is None:
             if self.ours:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(patience)
-                self._ended = _how(self._process.returncode)
+                self._ended = _describe_exit(self._process.returncode)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             else:
-                self._ended = _how(self._process.poll())
+                self._ended = _describe_exit(self._process.poll())
             self.channel.close()
         return self._ended
 
@@ -153,7 +156,7 @@ class Child:
             self._process.stderr.close()
 
 
-def _how(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "closed its channel"
     if code >= 0:
@@ -164,17 +167,17 @@ def _how(code: int | None) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's import path, so that a grader of one's own is found; one thread, for there are as many processes as wanted."""
-    places = [place or os.getcwd() for place in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(place for place in places if os.pathsep not in place), "OMP_NUM_THREADS": "1"}
+    """The parent's import path, so that users' graders are found; one thread, because the pool sets the number of processes."""
+    folders = [folder or os.getcwd() for folder in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in folders if os.pathsep not in folder), "OMP_NUM_THREADS": "1"}
 
 
 def wait_for(children: Sequence[Child]) -> list[Child]:
-    """Those that can be heard or can take more, or none when the first of them is late."""
-    awaited = [child for child in children if child.due is not None]
+    """Block until a child can be read from or written to, and return those; an empty list when the first deadline passes."""
+    awaited = [child for child in children if child.deadline is not None]
     with selectors.DefaultSelector() as selector:
         for child in awaited:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.sending else 0)
             selector.register(child.channel, events, child)
-        first_due = min(child.due for child in awaited if child.due is not None)
-        return [key.data for key, _ in selector.select(max(0.0, first_due - time.monotonic()))]
+        first = min(child.deadline for child in awaited if child.deadline is not None)
+        return [key.data for key, _ in selector.select(max(0.0, first - time.monotonic()))]

@@ -1,9 +1,7 @@
-"""Which grader is meant. `GRADERS` is the table: name -> where its function lives, imported in the child process alone.
+"""Graders by name, and the two that compare text. `GRADERS` maps a name to the path of its function; only child processes import it.
 
 A grader is a function of the gold answer and the response, with its knobs as keywords. It returns a finite number, or a
-`Verdict` where it can say why it could not tell. `ConfigError` from it means its knobs are wrong and stops the run.
-
-Graders that compare text.
+`Verdict` with the reason where it cannot grade. A `ConfigError` that it raises means that its knobs are wrong and stops the run.
 """
 
 import inspect
@@ -28,7 +26,7 @@ GRADERS: dict[str, str] = {
 
 
 def grader_path(name: str) -> str:
-    """`module:function` of a grader's name; a path of one's own is taken as it is."""
+    """`module:function` of a grader's name; a user's own `module:function` is returned unchanged."""
     path = GRADERS.get(name, name)
     module, colon, function = path.partition(":")
     if not (colon and module and function):
@@ -37,7 +35,7 @@ def grader_path(name: str) -> str:
 
 
 def find_grader(name: str, knobs: Mapping[str, Any]) -> Grader:
-    """Import it, and see that it takes these knobs before anything is graded."""
+    """Import the grader and check that it takes these knobs before anything is graded."""
     module, _, attribute = grader_path(name).partition(":")
     try:
         function = getattr(import_module(module), attribute)
@@ -51,31 +49,31 @@ def find_grader(name: str, knobs: Mapping[str, Any]) -> Grader:
 
 
 def grade_exact(gold: str, response: str, *, fold_case: bool = False) -> float:
-    """1 if the response is the gold answer, but for white space around either (and case, if asked)."""
+    """1 if response and gold answer are equal after stripping white space; `fold_case` also ignores case."""
     one, two = gold.strip(), response.strip()
     return float(one.casefold() == two.casefold() if fold_case else one == two)
 
 
 def grade_regex(gold: str, response: str, *, pattern: str) -> float:
-    """1 if the pattern's last match in the response holds the gold answer, but for white space around either; 0 if none does."""
+    """1 if the pattern's last match in the response is the gold answer, both stripped of white space; 0 without a match."""
     found = last_match(compiled(pattern), response)
     return float(found is not None and found.strip() == gold.strip())
 
 
 @lru_cache(maxsize=8)
 def compiled(pattern: str, field: str = "pattern") -> re.Pattern[str]:
-    """A pattern with at most one group, or ConfigError."""
+    """The compiled pattern. ConfigError where it is no regular expression or has more than one group."""
     try:
         expression = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as problem:
-        raise ConfigError(f"{field} is {pattern!r}, which is no regular expression: {problem}") from None
+        raise ConfigError(f"{field} is {pattern!r}, which is not a regular expression: {problem}") from None
     if expression.groups > 1:
         raise ConfigError(f"{field} is {pattern!r} with {expression.groups} groups; keep one and write the others as (?:...)")
     return expression
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    """What the last match's group holds, or the whole match where the pattern has no group."""
+    """The group of the last match, or the complete match where the pattern has no group; None without a match."""
     found = None
     for match in pattern.finditer(text):
         found = match[pattern.groups]

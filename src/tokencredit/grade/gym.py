@@ -1,9 +1,8 @@
-"""`reasoning-gym`: its own scorers, which read what a model wrote and so run in a grading process alone.
+"""Grade with reasoning-gym's own scorers. They parse model-written text, so they run only in a grading process.
 
-Scorers of reasoning-gym that hand a response to Python's `eval`, and what it may hold so that arithmetic is all it can do.
-
-Some compare with `eval(answer)`, others parse with sympy, which evaluates too. Anything else than the characters and words
-here is a wrong answer and never reaches them.
+Some scorers call `eval(answer)`, others parse with sympy, which evaluates too. `EVALUATED` lists the characters and words
+that an answer to their datasets may contain, so that arithmetic is all it can do. Any other answer is wrong and never
+reaches the scorer.
 """
 
 import re
@@ -16,24 +15,29 @@ from tokencredit.grade.gym_entries import Entry, GymGold, checksum, known_datase
 from tokencredit.grade.protocol import Verdict, ungraded
 
 
-class Harmless(NamedTuple):
+class Allowed(NamedTuple):
+    """What an answer may contain if its scorer evaluates it."""
+
     characters: str
-    """As inside the brackets of a regular expression; neither underscores beside letters nor a dot before a letter."""
+    """As inside the brackets of a regular expression. No entry allows underscores together with lower-case letters, so that an
+    answer cannot hold a dunder name; a dot before a letter is always refused.
+    """
     words: frozenset[str] = frozenset()
-    """Names of more than one letter."""
+    """Allowed names of more than one letter."""
     never: tuple[str, ...] = ()
+    """Substrings that are refused although their characters are allowed."""
 
 
 FUNCTIONS = frozenset(("sin", "cos", "tan", "exp", "log", "ln", "sqrt", "pi"))
-GRID = Harmless(r"0-9\[\], \n")
+GRID = Allowed(r"0-9\[\], \n")
 
-EVALUATED: dict[str, Harmless] = {
+EVALUATED: dict[str, Allowed] = {
     "binary_matrix": GRID,
     "spiral_matrix": GRID,
-    "n_queens": Harmless(r"Q_\[\]'\", \n"),
-    "string_insertion": Harmless(r"A-E\[\]'\", "),
-    "countdown": Harmless(r"0-9+\-*/(). ", never=("**",)),
-    "simple_integration": Harmless(r"0-9A-Za-z+\-*/^(). ", FUNCTIONS),
+    "n_queens": Allowed(r"Q_\[\]'\", \n"),
+    "string_insertion": Allowed(r"A-E\[\]'\", "),
+    "countdown": Allowed(r"0-9+\-*/(). ", never=("**",)),
+    "simple_integration": Allowed(r"0-9A-Za-z+\-*/^(). ", FUNCTIONS),
 }
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]+")
@@ -41,7 +45,7 @@ _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z]")
 
 
 def harmless(dataset: str, answer: str) -> bool:
-    """True where the dataset's scorer evaluates nothing of an answer."""
+    """Whether the dataset's scorer may see the answer: it evaluates no answers, or the answer holds only what is allowed."""
     allowed = EVALUATED.get(dataset)
     if allowed is None:
         return True
@@ -60,13 +64,13 @@ def grade_gym(
     threshold: float = 0.9999,
     partial_credit: bool = False,
 ) -> float | Verdict:
-    """1 if the scorer gives at least `threshold` to the answer in the response, else 0; with `partial_credit` what it gives."""
-    asked = GymGold.loads(gold)
-    entry = make_entry(asked.dataset, parameters.get(asked.dataset, {}), asked.number)
-    if checksum(entry.made["question"]) != asked.question:
-        return ungraded(f"reasoning-gym's {asked.dataset} asks something else in this process than in the run")
+    """1 if the scorer gives the response's answer at least `threshold`, else 0; with `partial_credit` the scorer's own score."""
+    named = GymGold.loads(gold)
+    entry = make_entry(named.dataset, parameters.get(named.dataset, {}), named.number)
+    if checksum(entry.made["question"]) != named.question:
+        return ungraded(f"reasoning-gym's {named.dataset} generates another question in this process than in the run")
     answer = response.strip() if answer_pattern is None else last_match(compiled(answer_pattern, "task.answer_pattern"), response)
-    if answer is None or not harmless(asked.dataset, answer):
+    if answer is None or not harmless(named.dataset, answer):
         return 0.0
     score = _score(entry, answer)
     if partial_credit:
@@ -75,7 +79,10 @@ def grade_gym(
 
 
 def _score(entry: Entry, answer: str) -> float:
-    """A scorer that fails on this answer, but not on its own, could not read it: 0. One that fails on its own has graded nothing."""
+    """0 where the scorer raises on this answer but not on the gold answer: it could not parse the answer.
+
+    Where it raises on the gold answer too, the exception leaves the response ungraded.
+    """
     try:
         return _scored(entry, answer)
     except MemoryError:
@@ -86,9 +93,9 @@ def _score(entry: Entry, answer: str) -> float:
 
 
 def _scored(entry: Entry, answer: str) -> float:
-    # A scorer may change what it is given.
+    # A scorer may change its arguments.
     return float(entry.dataset.score_answer(answer, deepcopy(entry.made)))
 
 
-# Imported now, while memory is not yet bounded.
+# Import the package now, before the memory limit is set.
 known_datasets()

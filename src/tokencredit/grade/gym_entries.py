@@ -1,6 +1,6 @@
-"""Entries of reasoning-gym by number, made again wherever one is needed: they hold values that no JSON can carry.
+"""Entries of reasoning-gym by number. Each process generates them again, because they hold values that JSON cannot carry.
 
-An entry is a pure function of its dataset, parameters and number, and making one leaves the run's random state alone.
+An entry is a pure function of its dataset, parameters and number; generating one does not change the run's random state.
 """
 
 import json
@@ -18,19 +18,22 @@ from typing import Any, NamedTuple, Self
 from tokencredit.errors import ConfigError
 
 CHUNK = 100
-"""Entries that one of its datasets is made with; the next ones have another seed. Some make all of theirs at once."""
+"""Entries per seed: entry `number` is entry `number % CHUNK` of the dataset with seed `number // CHUNK`.
+
+Some datasets generate all their entries at once.
+"""
 SET_BY_THE_RUN = ("seed", "size")
 PRINTING = ("bf",)
 FITTING: dict[type, type | tuple[type, ...]] = {bool: bool, int: int, float: (int, float), str: str, list: list, tuple: list}
 
 
 class GymGold(NamedTuple):
-    """Which entry is asked; the answer is there for people to see and for demonstrations."""
+    """Names an entry. The answer is included for readers and for demonstrations; the scorer does not use it."""
 
     dataset: str
     number: int
     question: int
-    """Checksum: the same number must give the same question in every process."""
+    """Checksum of the question: the same number must give the same question in every process."""
     answer: str
 
     def dumps(self) -> str:
@@ -47,13 +50,13 @@ def checksum(question: str) -> int:
 
 class Entry(NamedTuple):
     dataset: Any
-    """Its score_answer takes `made`."""
+    """The reasoning-gym dataset; its `score_answer` takes `made`."""
     made: dict[str, Any]
 
 
 @contextmanager
 def undisturbed(seed: int) -> Iterator[None]:
-    """Some generators draw from the global generators of random and numpy: seeded for them, and put back for everybody else."""
+    """Seed the global generators of random and numpy, which some datasets draw from, and restore their state afterwards."""
     import numpy
 
     kept, kept_numpy = random.getstate(), numpy.random.get_state()
@@ -79,7 +82,7 @@ def known_datasets() -> dict[str, tuple[type, type]]:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """What a dataset can be told, with the defaults."""
+    """The settings of a dataset with their defaults, without those that the run sets."""
     held = {}
     for field in fields(known_datasets()[name][1]):
         held[field.name] = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -87,14 +90,14 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def fitted(default: Any, value: Any) -> Any:
-    """A value from a file as the setting wants it; ValueError says what would be right."""
+    """Convert a value from a config file to the type of the setting's default; ValueError states what would be right."""
     if default is None:
         return None if value == "none" else value
     if isinstance(default, Enum | date | time):
         return type(default)(value) if isinstance(default, Enum) else type(default).fromisoformat(value)
     wanted = FITTING.get(type(default))
     if wanted is None:
-        raise ValueError("it cannot be set from a configuration")
+        raise ValueError("this setting cannot be set from a config; remove it")
     if not isinstance(value, wanted) or (isinstance(value, bool) and type(default) is not bool):
         raise ValueError(f"give a value like {default!r}")
     return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value

@@ -1,6 +1,6 @@
-"""Mathematical answers compared by math-verify. Imported in the child process alone: sympy takes half a second to load.
+"""Compare mathematical answers with math-verify. Only child processes import this module: sympy takes half a second to load.
 
-math-verify's own time limits are off. They turn "took too long" into "wrong", and a signal handler cannot interrupt C code.
+math-verify's own time limits are off: they turn "took too long" into "wrong", and their signal handler cannot interrupt C code.
 """
 
 import logging
@@ -13,11 +13,11 @@ from math_verify import parse, verify
 from tokencredit.grade.protocol import Verdict, ungraded
 
 LONGEST_ANSWER = 1000
-"""Characters; what is longer is no answer. The patterns of math-verify are slow on long texts."""
+"""Characters; longer text is no answer. The patterns of math-verify are slow on long texts."""
 
 BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 MARK = "####"
-"""Before the answer, on the last line alone: elsewhere it is a heading."""
+"""Marks the answer, on the last line only: elsewhere it is a heading."""
 NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
 SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 MIXED_NUMBER = re.compile(r"([-+]?\d+) (\d+)/(\d+)")
@@ -25,16 +25,16 @@ SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 NUMBER_AND_WORDS = re.compile(rf"(?:\\?\$)?({NUMBER})(?: [A-Za-z]{{3,}})+")
 WORDS = re.compile(r"[A-Za-z]{4,}(?:[ -][A-Za-z]+)*")
 
-# Says at every start that its time limits are off.
+# math-verify would warn at every start that its time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def grade_math(gold: str, response: str) -> float | Verdict:
-    r"""1 if the answer that the response gives equals the gold answer.
+    r"""1 if the response's answer equals the gold answer.
 
-    That is what stands in its last closed `\boxed{...}`, else on its last line if that begins with `####`, else the expression near
-    its end that math-verify takes for the answer. A response in which no answer can be read is wrong; a gold answer that cannot
-    be read grades nothing.
+    The answer is the content of the last closed `\boxed{...}`, else the last line if it begins with `####`, else the
+    expression near the end that math-verify extracts. A response without a readable answer is wrong; a gold answer that
+    cannot be read leaves the response ungraded.
     """
     expected = parsed_gold(gold)
     if not expected:
@@ -53,9 +53,9 @@ def marked_answer(text: str) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` that is closed; of nested ones, in the inner. One pass, however many are open."""
+    r"""The content of the last closed `\boxed{...}`, of nested boxes the inner one. One pass, however many braces are open."""
     opened: list[int | None] = []
-    """For every open brace: where the content of its box begins, or None for a brace of another kind."""
+    """Per open brace: where the content of its box begins, or None for a brace that is no box."""
     begin = end = -1
     for piece in BRACE.finditer(text):
         if piece[0].endswith("{") and piece[0] != r"\{":
@@ -69,19 +69,19 @@ def last_box(text: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def parsed_gold(gold: str) -> tuple[Any, ...]:
-    """Responses to one prompt are graded one after the other against the same gold answer."""
+    """Cached, because all responses to one prompt are graded against the same gold answer."""
     marked = marked_answer(gold)
     return tuple(parsed_answer(gold if marked is None else marked))
 
 
 def parsed_answer(answer: str) -> list[Any]:
-    """An answer that stands alone: as LaTeX, else as a plain expression."""
+    """Parse text that is only an answer: as LaTeX, else as a plain expression."""
     text = as_latex(answer)
     return [] if not text or len(text) > LONGEST_ANSWER else parsed(rf"\boxed{{{text}}}") or parsed(text)
 
 
 def parsed(text: str) -> list[Any]:
-    """What math-verify reads in a text. An error in reading means that there is no answer to read, unless memory ran out."""
+    """The expressions that math-verify finds in a text. A parse error means that there is no answer, unless memory ran out."""
     try:
         return parse(text, parsing_timeout=0, raise_on_error=True, fallback_mode="no_fallback")
     except MemoryError:
@@ -91,7 +91,7 @@ def parsed(text: str) -> list[Any]:
 
 
 def as_latex(answer: str) -> str:
-    """Plain ways of writing that LaTeX would read as something else: 1e5, 3 1/2, 1 000, 2**10, 12 dollars, Monday."""
+    """Rewrite plain notations that LaTeX would read differently: 1e5, 3 1/2, 1 000, 2**10, 12 dollars, Monday."""
     text = " ".join(answer.replace("**", "^").split()).strip("$").strip().rstrip(".,;").strip()
     for pattern, rewritten in (
         (SCIENTIFIC, lambda match: rf"{match[1]} \cdot 10^{{{int(match[2])}}}"),

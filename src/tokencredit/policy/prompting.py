@@ -12,7 +12,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import HasDemonstrations, Task
-from tokencredit.tasks.split import alike
+from tokencredit.tasks.split import normalize_prompt
 
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy
@@ -61,7 +61,7 @@ class Prompting:
         return f"{system}\n\n{shots}{prompt}" if system else f"{shots}{prompt}"
 
     def _shown(self, prompt: str) -> list[Shot]:
-        return [shot for shot in self.shots if alike(shot.prompt) != alike(prompt)][: self.few_shot]
+        return [shot for shot in self.shots if normalize_prompt(shot.prompt) != normalize_prompt(prompt)][: self.few_shot]
 
     def _system(self) -> str | None:
         return "\n".join(part for part in (self.system, TAGS_ASKED if self.tags else None) if part) or None
@@ -153,7 +153,7 @@ def _shots(task: Task, prompting: Prompting, config: TrainConfig) -> tuple[Shot,
     seed = derive_seed(config.seed, "shots")
     found: dict[str, Shot] = {}
     for problem in task.problems(2 * config.prompt.few_shot + 1, split="train", seed=seed):
-        found.setdefault(alike(problem.prompt), Shot(problem.prompt, prompting.written(task.demonstrate(problem, seed=seed))))
+        found.setdefault(normalize_prompt(problem.prompt), Shot(problem.prompt, prompting.written(task.demonstrate(problem, seed=seed))))
     if len(found) <= config.prompt.few_shot:
         raise ConfigError(
             f"prompt.few_shot is {config.prompt.few_shot} but task {config.task.type!r} gave only {len(found)} different training "

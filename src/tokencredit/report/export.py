@@ -8,7 +8,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.report.model_card import CONFIG_FILE, card
 from tokencredit.report.run_reader import Run
 from tokencredit.storage.atomic import atomic_folder, remove_folder
-from tokencredit.storage.checkpoints import best_model, named_place
+from tokencredit.storage.checkpoints import best_model, parse_position
 from tokencredit.storage.manifest import MANIFEST
 
 NOT_THE_MODEL = frozenset(
@@ -24,7 +24,7 @@ def export_model(folder: Path, out: Path | None = None) -> Path:
     """Write the run's model to `out`, by default `model/` in the run; one that is there gives way when the new one is whole."""
     run, target = Run(folder), folder / "model" if out is None else out
     best = best_model(folder)
-    place = None if best is None else named_place(best.name)
+    place = None if best is None else parse_position(best.name)
     if best is None or place is None:
         raise ConfigError(f"run {folder} has no whole checkpoint, so there is no model to export")
     text = card(run, step=place.step)

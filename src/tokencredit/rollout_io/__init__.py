@@ -1,1 +1,1 @@
-"""Rollouts on disk: our own columns, and what TRL and verl log. Reads and writes files; knows no recipe and no engine."""
+"""Rollout files: read and write our own columns, and convert the logs of TRL and verl. Depends on no recipe and no engine."""

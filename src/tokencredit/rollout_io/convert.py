@@ -1,12 +1,7 @@
-"""What a converter hands back.
-
-Chat messages as the text a model is given.
+"""Detect a file's format by its columns, and convert the rollouts that TRL and verl log to the columns of a rollout file.
 
 TRL's completions_*.parquet: step, prompt, completion, a column per reward function, columns logged by the user, advantage.
-
-verl's {step}.jsonl of logged generations: input, output, gts, score, step, and what the reward function adds.
-
-Which format a file is in, told by its columns; any of them in the columns of a rollout file.
+verl's {step}.jsonl of logged generations: input, output, gts, score, step, and columns that the reward function adds.
 """
 
 import json
@@ -16,99 +11,98 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_io.load import Loaded
-from tokencredit.rollout_io.schema import COLUMNS, Place, is_missing, listed, number, shortened, text
+from tokencredit.rollout_io.schema import COLUMNS, RowLocation, is_missing, list_names, number, shortened, text
 
 
 class Converted(NamedTuple):
     rows: list[dict[str, Any]]
-    """In the columns of a rollout file, one for one."""
+    """In the columns of a rollout file, one row per row of the source file."""
     notes: tuple[str, ...]
-    """What the file could not tell, in words."""
+    """What the converter had to assume because the file does not contain it."""
 
 
 Render = Callable[[list[dict[str, Any]]], str]
 
 
 def chat_renderer(tokenizer: Any) -> Render:
-    """Messages to text by the tokenizer's chat template, up to where the assistant begins to write."""
+    """Joins chat messages by the tokenizer's chat template, up to the start of the assistant's reply."""
 
     def render(messages: list[dict[str, Any]]) -> str:
         if tokenizer.chat_template is None:
-            raise ConfigError("the model's tokenizer has no chat template to join messages with; take the model the rollouts came from")
+            raise ConfigError("the model's tokenizer has no chat template to join messages with; give the model that sampled the rollouts")
         try:
             return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as problem:  # a template is a program of its own and may raise anything
+        except Exception as problem:  # A template is a program and may raise anything.
             raise ConfigError(f"the chat template cannot join {shortened(messages)}: {str(problem)[:300]}") from None
 
     return render
 
 
 def _filled(message: Any) -> dict[str, Any]:
-    """A table gives every message the keys of all; those without a value were not there."""
+    """A table gives every message the keys of all messages; those without a value were absent."""
     return {key: value for key, value in message.items() if value is not None}
 
 
-def prompt_text(place: Place, prompt: Any, render: Render | None) -> str:
+def prompt_text(location: RowLocation, prompt: Any, render: Render | None) -> str:
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
-        raise place.wrong(f"prompt is {shortened(prompt)}; text or a list of chat messages was expected")
+        raise location.wrong(f"prompt is {shortened(prompt)}; it must be text or a list of chat messages")
     if render is None:
-        raise place.wrong("prompt is a list of chat messages, which only the model's chat template can join; give --model DIR")
+        raise location.wrong("prompt is a list of chat messages, which only the model's chat template can join; give --model DIR")
     try:
         return render([_filled(message) for message in prompt])
     except ConfigError as problem:
-        raise place.wrong(str(problem)) from None
+        raise location.wrong(str(problem)) from None
 
 
-def response_text(place: Place, completion: Any) -> str:
-    """Text, or the content of one assistant message: that is what the policy wrote, whatever the template puts around it."""
+def response_text(location: RowLocation, completion: Any) -> str:
+    """The text that the policy wrote: the completion itself, or the content of its one assistant message, without the template."""
     if isinstance(completion, str):
         return completion
     if not isinstance(completion, list) or not all(isinstance(message, dict) for message in completion):
-        raise place.wrong(f"completion is {shortened(completion)}; text or a list of chat messages was expected")
+        raise location.wrong(f"completion is {shortened(completion)}; it must be text or a list of chat messages")
     messages = [_filled(message) for message in completion]
     plain = len(messages) == 1 and set(messages[0]) == {"role", "content"} and isinstance(messages[0]["content"], str)
     if not plain or messages[0]["role"] != "assistant":
-        raise place.wrong(
-            f"completion is {shortened(messages)}; only one assistant message of plain text can be turned back into what the policy "
-            "wrote (tool turns and parsed messages need response_ids and mask)"
+        raise location.wrong(
+            f"completion is {shortened(messages)}; only one assistant message of plain text can be converted back to the policy's text "
+            "(tool turns and parsed messages need response_ids and mask)"
         )
     return messages[0]["content"]
 
 
 TRL_COLUMNS = frozenset({"prompt", "completion", "advantage"})
 TRL_NOTE = (
-    "TRL logs text without end tokens and without saying which responses were cut: every response is taken as finished, "
-    "and its text is encoded anew"
+    "TRL's log has no end tokens and does not mark truncated responses: every response is taken as finished, and its text is encoded anew"
 )
 
 
 def from_trl(loaded: Loaded, *, score: str | None, render: Render | None) -> Converted:
     chosen = _score_columns(loaded, score)
     rows: list[dict[str, Any]] = []
-    for place, row in zip(loaded.places, loaded.rows, strict=True):
+    for location, row in zip(loaded.locations, loaded.rows, strict=True):
         rows.append(
             {
                 "step": row.get("step"),
-                "prompt": prompt_text(place, row.get("prompt"), render),
-                "response": response_text(place, row.get("completion")),
-                "score": _sum([number(place, row, column) for column in chosen]),
-                "advantage": number(place, row, "advantage"),
+                "prompt": prompt_text(location, row.get("prompt"), render),
+                "response": response_text(location, row.get("completion")),
+                "score": _sum([number(location, row, column) for column in chosen]),
+                "advantage": number(location, row, "advantage"),
             }
         )
-    said = listed(chosen) if len(chosen) == 1 else f"the plain sum of {listed(chosen)} (TRL's reward weights are not in the file)"
-    return Converted(rows, (TRL_NOTE, f"score is {said}"))
+    source = list_names(chosen) if len(chosen) == 1 else f"the plain sum of {list_names(chosen)} (TRL's reward weights are not in the file)"
+    return Converted(rows, (TRL_NOTE, f"score is {source}"))
 
 
 def _sum(rewards: Sequence[float]) -> float:
-    """As TRL adds them: a function that did not apply is left out; NaN where none applied."""
+    """TRL's sum: a reward function that did not apply is left out; NaN where none applied."""
     given = [reward for reward in rewards if not math.isnan(reward)]
     return sum(given) if given else math.nan
 
 
-def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
-    """Reward functions and columns logged by the user look alike; only numbers can be rewards."""
+def _score_columns(loaded: Loaded, requested: str | None) -> list[str]:
+    """The columns whose sum is the score. Nothing marks a reward function's column, but only columns of numbers can be rewards."""
 
     def only_numbers(column: str) -> bool:
         values = [row.get(column) for row in loaded.rows]
@@ -117,14 +111,14 @@ def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
         )
 
     numeric = [column for column in loaded.columns if column not in TRL_COLUMNS | {"step"} and only_numbers(column)]
-    if asked is not None and asked in loaded.columns:
-        return [asked]
-    there = listed(numeric) or "none"
-    if asked not in (None, "sum"):
-        raise ConfigError(f"score column {asked!r} is not in {loaded.path}; columns of numbers are: {there}")
+    if requested is not None and requested in loaded.columns:
+        return [requested]
+    there = list_names(numeric) or "none"
+    if requested not in (None, "sum"):
+        raise ConfigError(f"score column {requested!r} is not in {loaded.path}; columns of numbers are: {there}")
     if not numeric:
-        raise ConfigError(f"{loaded.path} has no column of rewards; it holds {listed(loaded.columns)}")
-    if asked is None and len(numeric) > 1:
+        raise ConfigError(f"{loaded.path} has no column of rewards; it holds {list_names(loaded.columns)}")
+    if requested is None and len(numeric) > 1:
         raise ConfigError(
             f"{loaded.path} has {len(numeric)} columns of numbers that may be the score: {there}; "
             "choose one with `tokencredit convert --score COLUMN`, or --score sum for their sum"
@@ -134,37 +128,37 @@ def _score_columns(loaded: Loaded, asked: str | None) -> list[str]:
 
 VERL_COLUMNS = frozenset({"input", "output", "score"})
 VERL_NOTE = (
-    "verl logs text without special tokens: the end token and the marks of a chat template are lost, every response is taken as "
-    "finished, and text is encoded anew"
+    "verl's log has no special tokens: the end token and the chat template's markers are lost, every response is taken as "
+    "finished, and its text is encoded anew"
 )
 
 
 def from_verl(loaded: Loaded, *, score: str | None) -> Converted:
     column = score or "score"
     if column not in loaded.columns:
-        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {listed(loaded.columns)}")
+        raise ConfigError(f"score column {column!r} is not in {loaded.path}; it holds {list_names(loaded.columns)}")
     rows: list[dict[str, Any]] = []
-    for place, row in zip(loaded.places, loaded.rows, strict=True):
-        prompt, response = text(place, row, "input"), text(place, row, "output")
+    for location, row in zip(loaded.locations, loaded.rows, strict=True):
+        prompt, response = text(location, row, "input"), text(location, row, "output")
         if prompt is None or response is None:
-            raise place.wrong(f"{'input' if prompt is None else 'output'} is missing; verl writes both as text")
+            raise location.wrong(f"{'input' if prompt is None else 'output'} is missing; verl writes both as text")
         rows.append(
             {
                 "step": row.get("step"),
                 "prompt": prompt,
                 "response": response,
-                "score": number(place, row, column),
-                "answer": _answer(place, row.get("gts")),
+                "score": number(location, row, column),
+                "answer": _answer(location, row.get("gts")),
             }
         )
     return Converted(rows, (VERL_NOTE,) if score is None else (VERL_NOTE, f"score is {column}"))
 
 
-def _answer(place: Place, truth: Any) -> str | None:
+def _answer(location: RowLocation, truth: Any) -> str | None:
     try:
         return truth if truth is None or isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # a date, bytes, lists in lists without end
-        raise place.wrong(f"gts is {shortened(truth)}, which cannot be written as JSON; give text") from None
+    except (TypeError, ValueError, RecursionError):  # a date, bytes, or lists nested too deeply
+        raise location.wrong(f"gts is {shortened(truth)}, which cannot be written as JSON; give text") from None
 
 
 Foreign = Literal["trl", "verl"]
@@ -181,20 +175,22 @@ def format_of(loaded: Loaded) -> Format:
         if columns >= MARKS[name]:
             return name
     raise ConfigError(
-        f"{loaded.path} is no rollout file: it holds {listed(loaded.columns)}; ours has prompt, response and score, "
-        + ", ".join(f"{name}'s {listed(sorted(marks))}" for name, marks in MARKS.items())
+        f"{loaded.path} is not a rollout file: it holds {list_names(loaded.columns)}; ours has prompt, response and score, "
+        + ", ".join(f"{name}'s {list_names(sorted(marks))}" for name, marks in MARKS.items())
     )
 
 
 def convert_rows(loaded: Loaded, kind: Foreign, *, score: str | None = None, render: Render | None = None) -> Converted:
     absent = MARKS[kind] - set(loaded.columns) - ({"score"} if score else set())
     if absent:
-        raise ConfigError(f"{loaded.path} is not {kind}'s: it has no {listed(sorted(absent))}; it holds {listed(loaded.columns)}")
+        raise ConfigError(
+            f"{loaded.path} is not in {kind}'s format: it has no {list_names(sorted(absent))}; it holds {list_names(loaded.columns)}"
+        )
     return from_trl(loaded, score=score, render=render) if kind == "trl" else from_verl(loaded, score=score)
 
 
 def known_columns(loaded: Loaded) -> Converted:
-    """Rows of our own format without columns that mean nothing here."""
+    """Rows of our own format, without columns that are not in `COLUMNS`; a note names those."""
     unknown = [column for column in loaded.columns if column not in COLUMNS]
     rows = [{column: value for column, value in row.items() if column in COLUMNS} for row in loaded.rows]
-    return Converted(rows, (f"{len(unknown)} other columns are not read: {listed(unknown)}",) if unknown else ())
+    return Converted(rows, (f"{len(unknown)} other columns are not read: {list_names(unknown)}",) if unknown else ())

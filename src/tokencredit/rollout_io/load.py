@@ -1,4 +1,4 @@
-"""Rows of a Parquet file or of JSON lines, as they are, of one step or of all."""
+"""Load the rows of a Parquet or JSON-lines file unchanged, of one step or of all steps."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokencredit.config.messages import first_line
 from tokencredit.errors import ConfigError
-from tokencredit.rollout_io.schema import Place, is_missing, listed, shortened, whole_number
+from tokencredit.rollout_io.schema import RowLocation, is_missing, list_names, shortened, whole_number
 
 PARQUET_MARK = b"PAR1"
 STEPS_NAMED = 12
@@ -17,14 +17,14 @@ class Loaded(NamedTuple):
     path: Path
     columns: tuple[str, ...]
     rows: list[dict[str, Any]]
-    places: list[Place]
-    """Where each row stands in the file."""
+    locations: list[RowLocation]
+    """The location of each row in the file."""
     step: int | None
-    """The step that was chosen, or the only one; None where the file knows no steps or all were asked for."""
+    """The requested step, or the only one; None where the file has no steps or all were requested."""
 
 
 def load(path: Path, *, step: int | Literal["all"] | None = None) -> Loaded:
-    """A file that holds several steps needs one named, or "all"."""
+    """Load the rows of one step. Where a file holds several steps, `step` must name one, or be "all"."""
     try:
         with path.open("rb") as file:
             begins = file.read(len(PARQUET_MARK))
@@ -49,22 +49,22 @@ def _load_parquet(path: Path, step: int | Literal["all"] | None) -> Loaded:
         raise ConfigError(f"rollout file {path} cannot be read as Parquet: {first_line(problem)}") from None
     columns = tuple(table.column_names)
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        raise ConfigError(f"rollout file {path} has two columns called {listed(twice)}; keep one of them")
+        raise ConfigError(f"rollout file {path} has two columns called {list_names(twice)}; keep one of them")
     steps = _cells_of(path, "step", table.column("step")) if "step" in columns else None
     chosen = _choose_step(path, steps, range(1, table.num_rows + 1), step)
     kept = table if len(chosen.kept) == table.num_rows else table.take(chosen.kept)
     cells = [_cells_of(path, column, kept.column(column)) for column in columns]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*cells, strict=True)]
-    return Loaded(path, columns, rows, [Place(path, index + 1) for index in chosen.kept], chosen.step)
+    return Loaded(path, columns, rows, [RowLocation(path, index + 1) for index in chosen.kept], chosen.step)
 
 
 def _cells_of(path: Path, name: str, cells: Any) -> list[Any]:
-    """Cells that python has no value for (nanoseconds, years beyond 9999, text that is not UTF-8) raise whatever they like."""
+    """The cells as Python values. Cells without one (nanoseconds, years after 9999, text that is not UTF-8) raise various exceptions."""
     try:
         return cells.to_pylist()
     except Exception as problem:
-        said = f"column {listed([name])} of type {str(cells.type)[:60]} cannot be read ({first_line(problem)}); leave it out"
-        raise ConfigError(f"rollout file {path}: {said}") from None
+        why = f"column {list_names([name])} of type {str(cells.type)[:60]} cannot be read ({first_line(problem)}); remove it"
+        raise ConfigError(f"rollout file {path}: {why}") from None
 
 
 def _load_lines(path: Path, step: int | Literal["all"] | None) -> Loaded:
@@ -82,18 +82,20 @@ def _load_lines(path: Path, step: int | Literal["all"] | None) -> Loaded:
     steps = [row.get("step") for row in rows] if "step" in columns else None
     chosen = _choose_step(path, steps, numbers, step)
     return Loaded(
-        path, columns, [rows[index] for index in chosen.kept], [Place(path, numbers[index]) for index in chosen.kept], chosen.step
+        path, columns, [rows[index] for index in chosen.kept], [RowLocation(path, numbers[index]) for index in chosen.kept], chosen.step
     )
 
 
 def _line(path: Path, number: int, line: str) -> dict[str, Any]:
-    place = Place(path, number)
+    location = RowLocation(path, number)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
-            raise place.wrong(f"{listed(sorted({name for name in names if names.count(name) > 1}))} is given twice; keep one of them")
+            raise location.wrong(
+                f"{list_names(sorted({name for name in names if names.count(name) > 1}))} is given twice; keep one of them"
+            )
         return found
 
     try:
@@ -103,51 +105,52 @@ def _line(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         if number == 1:
             raise ConfigError(f"rollout file {path} is neither Parquet nor JSON lines: line 1 is {shortened(line.strip())}") from None
-        raise place.wrong(f"not JSON ({first_line(problem)})") from None
+        raise location.wrong(f"the line is not JSON ({first_line(problem)}); give one object per line") from None
     if not isinstance(row, dict):
-        raise place.wrong(f"{shortened(row)} is no JSON object; give one object per line, {{column: value}}")
+        raise location.wrong(f"{shortened(row)} is not a JSON object; give one object per line, {{column: value}}")
     if "\\u" in line:
-        _check_characters(place, row)
+        _check_characters(location, row)
     return row
 
 
-def _check_characters(place: Place, row: dict[str, Any]) -> None:
-    """JSON can spell half of a character pair, which no file could be written with."""
+def _check_characters(location: RowLocation, row: dict[str, Any]) -> None:
+    """Refuse unpaired surrogates, which JSON can express but no UTF-8 file can hold."""
     for column, value in row.items():
         try:
             json.dumps([column, value], ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            said = f"{listed([column])} is {ascii(value)[:60]}"
-            raise place.wrong(f"{said}, half of a character pair stands alone in it; give whole characters") from None
+            cell = f"{list_names([column])} is {ascii(value)[:60]}"
+            raise location.wrong(f"{cell}, which has an unpaired surrogate character; give valid Unicode text") from None
         except RecursionError:
-            raise place.wrong(f"{listed([column])} is {shortened(value)}; lists in lists cannot be that deep") from None
+            raise location.wrong(f"{list_names([column])} is {shortened(value)}, which is nested too deeply; give flat lists") from None
 
 
 class _Chosen(NamedTuple):
     step: int | None
     kept: list[int]
+    """Indices of the rows of that step."""
 
 
-def _choose_step(path: Path, steps: list[Any] | None, numbers: Sequence[int], asked: int | Literal["all"] | None) -> _Chosen:
+def _choose_step(path: Path, steps: list[Any] | None, numbers: Sequence[int], requested: int | Literal["all"] | None) -> _Chosen:
     if steps is None or all(is_missing(value) for value in steps):
-        if isinstance(asked, int):
-            raise ConfigError(f"step is {asked} but {path} has no steps; leave it out")
+        if isinstance(requested, int):
+            raise ConfigError(f"step is {requested} but {path} has no steps; remove it")
         return _Chosen(None, list(range(len(numbers))))
     whole = [whole_number(value) for value in steps]
     for number, value, found in zip(numbers, steps, whole, strict=True):
         if found is None:
-            raise Place(path, number).wrong(f"step is {shortened(value)}; give a whole number")
+            raise RowLocation(path, number).wrong(f"step is {shortened(value)}; give a whole number")
     present = sorted({value for value in whole if value is not None})
-    if asked is None and len(present) > 1:
-        raise ConfigError(f"{path} holds {len(present)} steps; choose one with --step: {_listed(present)}")
-    if isinstance(asked, int) and asked not in present:
-        raise ConfigError(f"step {asked} is not in {path}; it holds {_listed(present)}")
-    if asked == "all":
+    if requested is None and len(present) > 1:
+        raise ConfigError(f"{path} holds {len(present)} steps; choose one with --step: {_list_steps(present)}")
+    if isinstance(requested, int) and requested not in present:
+        raise ConfigError(f"step {requested} is not in {path}; it holds {_list_steps(present)}")
+    if requested == "all":
         return _Chosen(None, list(range(len(numbers))))
-    step = present[0] if asked is None else asked
+    step = present[0] if requested is None else requested
     return _Chosen(step, [index for index, value in enumerate(whole) if value == step])
 
 
-def _listed(steps: list[int]) -> str:
+def _list_steps(steps: list[int]) -> str:
     shown = ", ".join(str(step) for step in steps[:STEPS_NAMED])
     return shown if len(steps) <= STEPS_NAMED else f"{shown}, ... {steps[-1]}"

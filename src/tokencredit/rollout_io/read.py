@@ -1,4 +1,4 @@
-"""A rollout file -> `StoredRollouts`. TRL's and verl's logs are recognised by their columns."""
+"""Read a rollout file as `StoredRollouts`. TRL's and verl's logs are recognised by their columns."""
 
 import math
 from collections.abc import Sequence
@@ -12,34 +12,34 @@ from torch import Tensor
 from tokencredit.errors import ConfigError
 from tokencredit.rollout_io.convert import chat_renderer, convert_rows, format_of, known_columns
 from tokencredit.rollout_io.load import load
-from tokencredit.rollout_io.schema import Place, Reading, StoredRow, listed, parse_row
+from tokencredit.rollout_io.schema import RowLocation, StoredRow, TextEncoder, list_names, parse_row
 from tokencredit.types import Rollouts
 
-WITHOUT_LOGP = "no logp in the file: the model's own log-probs stand in for the sampler's, as if it had written these responses"
+WITHOUT_LOGP = "no logp in the file: the model's own log-probs stand in for the sampler's, as if it had sampled these responses"
 
 
 class StoredRollouts(NamedTuple):
     rollouts: Rollouts
     """Rows as in the file, groups numbered in order of appearance."""
     logp_known: bool
-    """False: the file has no sampler log-probs, and `rollouts.behavior_logp` is NaN until a model has scored the tokens."""
+    """False: the file has no sampler log-probs, and `rollouts.behavior_logp` is NaN until a model scores the tokens."""
     score: Float[Tensor, " seq"]
     reward: Float[Tensor, " seq"]
-    """What the other trainer compared, as `advantage`: kept beside, never used."""
+    """The other trainer's reward, kept like `advantage` for comparison and never used."""
     advantage: Float[Tensor, " seq"] | None
     token_class: tuple[tuple[str, ...], ...] | None
-    """Of the sampled tokens of each response."""
+    """One class per sampled token of each response."""
     prompts: tuple[str | None, ...]
-    """As text; None where the file has ids and nobody could decode them, as `responses`."""
+    """As text, like `responses`; None where the file has ids and no tokenizer is there to decode them."""
     responses: tuple[str | None, ...]
     answers: tuple[str | None, ...]
     step: int | None
     notes: tuple[str, ...]
-    """What the reader took for granted, in words."""
+    """What the reader had to assume."""
 
 
-def read_rollouts(path: Path, policy: Reading | None = None, *, step: int | None = None) -> StoredRollouts:
-    """Text is encoded by the policy's tokenizer; ids need none. A file with several steps needs one named."""
+def read_rollouts(path: Path, policy: TextEncoder | None = None, *, step: int | None = None) -> StoredRollouts:
+    """Text needs a policy, whose tokenizer encodes it; ids need none. Where a file has several steps, `step` must name one."""
     loaded = load(path, step=step)
     kind = format_of(loaded)
     if kind == "tokencredit":
@@ -48,9 +48,9 @@ def read_rollouts(path: Path, policy: Reading | None = None, *, step: int | None
     else:
         found = convert_rows(loaded, kind, render=None if policy is None else chat_renderer(policy.tokenizer))
     named = any(row.get("group") is not None for row in found.rows)
-    rows = [parse_row(place, cells, policy, named_groups=named) for place, cells in zip(loaded.places, found.rows, strict=True)]
+    rows = [parse_row(location, cells, policy, named_groups=named) for location, cells in zip(loaded.locations, found.rows, strict=True)]
     for column in ("logp", "token_class"):
-        _all_or_none(column, rows, loaded.places)
+        _all_or_none(column, rows, loaded.locations)
     advantage = _column([row.advantage for row in rows])
     logp_known = rows[0].logp is not None
     classes = None if rows[0].token_class is None else tuple(_sampled(row, row.token_class or ()) for row in rows)
@@ -59,7 +59,7 @@ def read_rollouts(path: Path, policy: Reading | None = None, *, step: int | None
             prompts=tuple(row.prompt_ids for row in rows),
             tokens=_padded([row.response_ids for row in rows], 0),
             mask=_padded([row.mask for row in rows], False),
-            group=torch.tensor(_groups(rows, loaded.places)),
+            group=torch.tensor(_groups(rows, loaded.locations)),
             behavior_logp=_padded([row.logp or (math.nan,) * len(row.mask) for row in rows], 0.0),
             finished=torch.tensor([row.finished for row in rows]),
         ),
@@ -79,25 +79,27 @@ def read_rollouts(path: Path, policy: Reading | None = None, *, step: int | None
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
     for either in (("prompt", "prompt_ids"), ("score",)):
         if not set(either) & set(columns):
-            raise ConfigError(f"{path} has no column {' or '.join(either)}; it holds {listed(columns)}")
+            raise ConfigError(f"{path} has no column {' or '.join(either)}; it holds {list_names(columns)}")
 
 
-def _all_or_none(column: str, rows: Sequence[StoredRow], places: Sequence[Place]) -> None:
-    without = [place for place, row in zip(places, rows, strict=True) if getattr(row, column) is None]
+def _all_or_none(column: str, rows: Sequence[StoredRow], locations: Sequence[RowLocation]) -> None:
+    without = [location for location, row in zip(locations, rows, strict=True) if getattr(row, column) is None]
     if without and len(without) < len(rows):
         raise without[0].wrong(f"{column} is missing though other rows have it; give it for every response or for none")
 
 
-def _groups(rows: Sequence[StoredRow], places: Sequence[Place]) -> list[int]:
-    """By name, or by prompt where no groups are named."""
+def _groups(rows: Sequence[StoredRow], locations: Sequence[RowLocation]) -> list[int]:
+    """Number the groups: by name, or by prompt where the file names no groups."""
     numbers: dict[Any, int] = {}
     first: dict[int, int] = {}
     found: list[int] = []
     for index, row in enumerate(rows):
         group = numbers.setdefault(row.prompt_ids if row.group is None else row.group, len(numbers))
-        asked = first.setdefault(group, index)
-        if row.prompt_ids != rows[asked].prompt_ids:
-            raise places[index].wrong(f"group is {row.group!r}, as in row {places[asked].row}, but the prompt is another one")
+        other = first.setdefault(group, index)
+        if row.prompt_ids != rows[other].prompt_ids:
+            raise locations[index].wrong(
+                f"group is {row.group!r}, as in row {locations[other].row}, but the prompt differs; give each prompt its own group"
+            )
         found.append(group)
     return found
 

@@ -1,7 +1,4 @@
-"""Rollout files, and what a command may write where.
-
-Rollouts in memory -> rows of a rollout file.
-"""
+"""Write rollout files: check the output path, turn rollouts in memory into rows, and write rows as Parquet or JSON lines."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +19,7 @@ SUFFIXES = (".parquet", ".jsonl")
 
 
 def check_out(path: Path, *, force: bool) -> None:
-    """Refuse, before any work is done, a file that could not or must not be written."""
+    """ConfigError, before any work is done, for an output file that cannot or must not be written."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"out {path} ends in {path.suffix or 'nothing'!r}; it must end in {' or '.join(SUFFIXES)}")
     if path.is_dir():
@@ -30,18 +27,18 @@ def check_out(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise ConfigError(f"out {path} exists; name another file, or overwrite it with --force")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"out {path} lies in no folder: {path.absolute().parent} does not exist")
+        raise ConfigError(f"out {path} cannot be written: the folder {path.absolute().parent} does not exist")
     if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"out {path} cannot be made: {path.absolute().parent} is not writable")
+        raise ConfigError(f"out {path} cannot be written: the folder {path.absolute().parent} is not writable")
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
-    """Rows of a rollout file. A column that some rows lack is null there."""
+    """Write the rows as a rollout file. A column that a row lacks is null there."""
     if not rows:
         raise ValueError(f"there are no responses to write to {path}")
     used = {column for row in rows for column in row}
     if unknown := used - set(COLUMNS):
-        raise ValueError(f"{', '.join(sorted(unknown))} is no column of a rollout file; those are {', '.join(COLUMNS)}")
+        raise ValueError(f"{', '.join(sorted(unknown))} is not a column of a rollout file; the columns are {', '.join(COLUMNS)}")
     columns = {column: [row.get(column) for row in rows] for column in COLUMNS if column in used}
     groups = columns.get("group", [])
     if any(isinstance(value, str) for value in groups):
@@ -69,16 +66,16 @@ def rollout_rows(
     answers: Sequence[str | None] | None = None,
     step: int | None = None,
 ) -> list[dict[str, Any]]:
-    """One row per response, ids up to the last sampled token; `token_class` holds a word per sampled token.
+    """One row per response, with ids up to the last sampled token; `token_class` holds one class per sampled token.
 
-    What the sampler could not score, and what it did not sample, has log-prob null.
+    Tokens that the sampler could not score or did not sample have log-prob null.
     """
     rows: list[dict[str, Any]] = []
     for index, prompt in enumerate(rollouts.prompts):
         inside = rollouts.mask[index].tolist()
-        length = max((place + 1 for place, sampled in enumerate(inside) if sampled), default=0)
+        length = max((position + 1 for position, sampled in enumerate(inside) if sampled), default=0)
         if length == 0:
-            raise ValueError(f"response {index} has no sampled token; a rollout file holds none such, leave it out")
+            raise ValueError(f"response {index} has no sampled token, which a rollout file cannot hold; leave the response out")
         inside = inside[:length]
         logp = zip(rollouts.behavior_logp[index, :length].tolist(), inside, strict=True)
         row: dict[str, Any] = {

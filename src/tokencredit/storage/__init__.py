@@ -1,1 +1,1 @@
-"""What reaches the disk: files and folders that are there whole or not at all, and one run at a time in a folder."""
+"""Storage: atomic files and folders, checkpoints with manifests, the run folder, and a lock for one run per folder."""

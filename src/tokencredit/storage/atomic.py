@@ -1,6 +1,6 @@
-"""Files and folders that are there whole or not at all, also after a power cut.
+"""Atomic writes: after a crash or a power cut a file or folder is either complete or absent.
 
-Everything is written under another name in the same folder, flushed to the disk, renamed, and the rename flushed too.
+Data is written under a temporary name in the same folder, flushed to the disk and renamed; then the rename is flushed too.
 """
 
 import os
@@ -13,12 +13,12 @@ from tokencredit.errors import StorageError
 from tokencredit.storage.manifest import write_manifest
 
 PARTIAL, REMOVED = ".partial", ".removed"
-"""Endings of what a crash left behind; nobody reads those, and the next start clears them away."""
+"""Endings of temporary names. A crash may leave such files behind; no code reads them, and the next start deletes them."""
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Say in words that `path` could not be written."""
+    """Turn an OSError raised inside into a StorageError that names `path` and the cause."""
     try:
         yield
     except OSError as problem:
@@ -26,7 +26,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -35,6 +35,7 @@ def sync(path: Path) -> None:
 
 
 def atomic_write(path: Path, text: str) -> None:
+    """Replace the file in one rename; on failure the old content stays."""
     partial = path.with_name(path.name + PARTIAL)
     with storage_errors(path):
         try:
@@ -51,7 +52,7 @@ def atomic_write(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into; it takes the name `folder`, with a manifest of its files, when all is written and on the disk."""
+    """Yield a temporary folder. It gets a manifest and the name `folder` once every file is on the disk; on failure it is deleted."""
     fresh = folder.with_name(folder.name + PARTIAL)
     with storage_errors(folder):
         try:
@@ -69,7 +70,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Out of sight in one rename, then piece by piece: a folder half removed never has the name of a whole one."""
+    """Rename the folder away first, then delete it, so a half-deleted folder never has a valid name."""
     gone = folder.with_name(folder.name + REMOVED)
     shutil.rmtree(gone, ignore_errors=True)
     with storage_errors(folder):
@@ -78,6 +79,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
+    """Delete the temporary files and folders that a crash left in `folder`."""
     for path in folder.glob("*"):
         if path.name.endswith((PARTIAL, REMOVED)):
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""One run at a time in a folder. The lock dies with its process, however that ends."""
+"""The lock of a run folder: one run at a time. The kernel releases it when the process ends, however it ends."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ LOCK = "lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process trains into."""
+    """Hold the folder's lock. ConfigError where another process holds it; the message names that process."""
     with storage_errors(folder / LOCK):
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

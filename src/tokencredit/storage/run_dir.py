@@ -1,6 +1,6 @@
-"""The run folder: what a run was, what it did, and what every token received. People and programs read the same files.
+"""The run folder: config, environment, metrics, plans, events, and every token's credit. People and programs read the same files.
 
-metrics.jsonl and plans.jsonl hold no clock, so two runs of one seed write the same bytes; clocks are in timing.jsonl.
+metrics.jsonl and plans.jsonl hold no times, so two runs of one seed write the same bytes; times are in timing.jsonl.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tokencredit.types import StepPlan
 
 SOURCE = Path(__file__).resolve().parents[3]
-"""The checkout that holds src/tokencredit, where the package runs from one."""
+"""The root of the source checkout, where the package runs from one."""
 
 PACKAGES = (
     "tokencredit",
@@ -46,7 +46,7 @@ PACKAGES = (
 )
 
 STEP_FILES = ("metrics.jsonl", "timing.jsonl", "plans.jsonl", "events.jsonl")
-"""A line per training step, or per thing that happened at one."""
+"""One line per training step; events.jsonl has one line per event."""
 
 TOKEN_COLUMNS = (
     "step", "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
@@ -61,11 +61,11 @@ EVIDENCE_COLUMNS = (
     "raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative", "cancellation", "cancellation_mini",
     "kl", "entropy_after", "coupling_own", "coupling_same", "coupling_other", "value_before", "value_after",
 )  # fmt: skip
-"""What an update did to each token that was looked at; None where something was not asked for."""
+"""The microscope's evidence for each observed token; None where a quantity was not requested."""
 
 
 class RunDir:
-    """Appends and writes; never reads a model or a config."""
+    """Writes and reads the files of one run folder; never reads a model or a config."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,23 +75,23 @@ class RunDir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def begin(self, config_toml: str, ways: Mapping[str, Any] | None = None) -> None:
-        """Made beside its place and renamed, so that a folder of this name always says how to go on.
+    def create(self, config_toml: str, fast_paths: Mapping[str, Any] | None = None) -> None:
+        """Write config.toml and env.json into a temporary folder and rename it: a run folder always holds what a resume needs.
 
-        `ways`: which of its ways an engine took where it was left to choose.
+        `fast_paths` (`ways` in env.json): which implementation the engine chose for each part that has a fast path.
         """
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}{PARTIAL}")
         try:
             (fresh / "tokens").mkdir(parents=True)
-            made = RunDir(fresh)
-            made.write_config(config_toml)
-            made.write_json("env.json", describe_environment() | ({} if ways is None else {"ways": ways}))
+            created = RunDir(fresh)
+            created.write_config(config_toml)
+            created.write_json("env.json", describe_environment() | ({} if fast_paths is None else {"ways": fast_paths}))
             _remove_if_empty(self.checkpoints)
             fresh.rename(self.path)
         except (OSError, StorageError) as problem:
             shutil.rmtree(fresh, ignore_errors=True)
-            said = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
-            raise ConfigError(f"run folder {self.path} cannot be made: {said}") from None
+            reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+            raise ConfigError(f"run folder {self.path} cannot be created: {reason}") from None
         sync(self.path.parent)
 
     def write_config(self, config_toml: str) -> None:
@@ -110,31 +110,31 @@ class RunDir:
         self.append("plans.jsonl", {"step": step, "digest": plan.digest, **plan.to_json()})
 
     def append_event(self, step: int, kind: str, message: str, more: Mapping[str, Any] | None = None) -> None:
-        """Something a person should know of: what a guard refused, a warning, a retry."""
+        """Record an event that the user should know of: a batch that a guard refused, a warning, a retry."""
         self.append("events.jsonl", {"step": step, "kind": kind, "message": message, **(more or {})})
 
     def steps_reached(self) -> int:
-        """What a finished run was asked for; 0 where there is no result, or none that can be read."""
+        """The `steps` of a finished run; 0 where there is no readable result.json."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             return int(json.loads((self.path / "result.json").read_text(encoding="utf-8"))["steps"])
         return 0
 
     def archive_result(self, steps: int) -> None:
-        """A finished run that goes on to more `steps` is not finished; what it had reached is kept under the number of its own."""
+        """Rename result.json of a finished run that is extended to more `steps`: the run is unfinished again, its old result is kept."""
         path, reached = self.path / "result.json", self.steps_reached()
         if path.exists() and reached < steps:
             with storage_errors(path):
                 path.rename(path.with_name(f"result-{reached:06}.json"))
 
     def sync(self) -> None:
-        """On the disk before a checkpoint says that these steps are done."""
+        """Flush appended rows to the disk, before a checkpoint states that their steps are done."""
         for path in self._unsynced:
             with storage_errors(path):
                 sync(path)
         self._unsynced.clear()
 
     def read(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a file; a last line cut short by a crash is left out, any other broken line is refused."""
+        """The rows of a JSON-lines file. A crash may cut off the last line, which is skipped; any other broken line is a ConfigError."""
         path = self.path / name
         try:
             lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
@@ -153,14 +153,16 @@ class RunDir:
         return rows
 
     def step_files(self, folder: str) -> list[tuple[int, Path]]:
-        """Finished files of training steps in a folder of the run; what a crash left half-written is not among them."""
+        """Complete per-step files in a folder of the run, in step order; temporary files that a crash left are not listed."""
         found = ((re.fullmatch(r"step-(\d+)\.(json|jsonl|parquet)", file.name), file) for file in (self.path / folder).glob("step-*"))
         return sorted((int(match[1]), file) for match, file in found if match is not None)
 
     def truncate_after(self, step: int) -> None:
-        """Forget everything after training step `step`, so that a resumed run writes it once."""
+        """Delete every record after training step `step`, so that a resumed run writes each step once.
+
+        resumes.jsonl keeps all its rows; only a line that a crash cut off is dropped.
+        """
         kept = {name: [row for row in self.read(name) if row["step"] <= step] for name in STEP_FILES if (self.path / name).exists()}
-        # Resumes are history: none is forgotten, but a line that a crash cut short goes.
         kept |= {name: self.read(name) for name in ("resumes.jsonl",) if (self.path / name).exists()}
         for name, rows in kept.items():
             atomic_write(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
@@ -168,8 +170,8 @@ class RunDir:
             for number, file in self.step_files(folder):
                 if number > step:
                     file.unlink()
-        for place, dump in checkpoints_in(self.path / "guards"):
-            if place.step > step:
+        for position, dump in checkpoints_in(self.path / "guards"):
+            if position.step > step:
                 remove_folder(dump)
         for folder in (self.path, *(self.path / name for name in ("tokens", "findings", "checkpoints", "guards"))):
             clear_leftovers(folder)
@@ -180,7 +182,7 @@ class RunDir:
         self._write_table(self.path / "tokens" / f"step-{step:06}{best_suffix()}", columns)
 
     def write_findings(self, step: int, findings: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
-        """What a look at this training step found, in words and numbers, and the evidence for every token."""
+        """Save the microscope's findings of this training step as JSON, and its evidence for every token as a table."""
         _check_columns("evidence", columns, EVIDENCE_COLUMNS)
         with storage_errors(self.path / "findings"):
             (self.path / "findings").mkdir(exist_ok=True)
@@ -194,7 +196,7 @@ class RunDir:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """An engine may have made the folder for its checkpoints already; renaming needs the place empty."""
+    """An engine may have created an empty checkpoints folder already; the rename needs the run's path to be empty."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -205,7 +207,7 @@ def _check_columns(what: str, columns: Mapping[str, Sequence[Any]], expected: tu
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, platform, and the code's own commit with whatever differs from it."""
+    """Package versions, platform, and the commit of the source with its uncommitted changes."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -218,12 +220,11 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _untracked() -> dict[str, str] | None:
-    """Files of the package that git does not know, with their hashes: the diff is silent about them."""
-    source, package = SOURCE, SOURCE / "src" / "tokencredit"
-    listed = _git("ls-files", "--others", "--exclude-standard", "--", str(package))
+    """Untracked files of the package with their hashes: `git diff` does not list them."""
+    listed = _git("ls-files", "--others", "--exclude-standard", "--", str(SOURCE / "src" / "tokencredit"))
     if listed is None:
         return None
-    return {name: hashlib.sha256((source / name).read_bytes()).hexdigest() for name in listed.splitlines() if (source / name).is_file()}
+    return {name: hashlib.sha256((SOURCE / name).read_bytes()).hexdigest() for name in listed.splitlines() if (SOURCE / name).is_file()}
 
 
 def _version(name: str) -> str | None:
@@ -234,12 +235,11 @@ def _version(name: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """None where the package does not run from a checkout of its own source."""
-    source = SOURCE
-    if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
+    """The output of a git command; None where it fails or the package does not run from its own checkout."""
+    if not (SOURCE / "pyproject.toml").is_file() or not (SOURCE / ".git").exists():
         return None
     try:
-        done = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["git", "-C", str(SOURCE), *arguments], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

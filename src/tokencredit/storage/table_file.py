@@ -1,4 +1,4 @@
-"""A table of columns as a file, Parquet or JSON lines by its name; whole or not at all."""
+"""Write a table of columns as one atomic file: Parquet or JSON lines, by the file's suffix."""
 
 import json
 import math
@@ -14,8 +14,8 @@ def best_suffix() -> str:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """NaN is written as null: JSON has no word for it, and Parquet's readers tell the two apart."""
-    filled = {name: [_told(value) for value in values] for name, values in columns.items()}
+    """NaN is written as null in both formats: JSON has no NaN, and Parquet's readers distinguish NaN from null."""
+    filled = {name: [null_for_nan(value) for value in values] for name, values in columns.items()}
     partial = path.with_name(f"{path.name}.partial")
     try:
         if path.suffix == ".parquet":
@@ -32,5 +32,5 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _told(value: Any) -> Any:
+def null_for_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value

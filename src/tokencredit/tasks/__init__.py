@@ -1,12 +1,15 @@
-"""What is asked and how it is graded. `TASKS` is the table: name -> what makes the task from its dials."""
+"""Tasks: problems and the verifiers that grade responses. `TASKS` maps each name to what builds the task from its fields."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
+from tokencredit.config.resolve import validated
+from tokencredit.config.task import CodeTask, JsonlTask, ReasoningGymTask, TaskFields
 from tokencredit.tasks.arithmetic import Arithmetic
 from tokencredit.tasks.code import Code
 from tokencredit.tasks.cotadd import CotAdd
 from tokencredit.tasks.countdown import Countdown
-from tokencredit.tasks.custom import own_task
+from tokencredit.tasks.custom import custom_task
 from tokencredit.tasks.guess import Guess
 from tokencredit.tasks.jsonl import Jsonl
 from tokencredit.tasks.protocol import (
@@ -32,8 +35,22 @@ from tokencredit.tasks.reasoning_gym import ReasoningGym
 from tokencredit.tasks.split import HeldOut
 from tokencredit.tasks.steps import Steps
 
-# Names of version 0.1, which tasks of users may import.
+# The names of version 0.1; users' tasks may import them.
 Cautioned, Conversing, Demonstrating, GradingTogether = HasWarnings, MultiTurn, HasDemonstrations, BatchGrading
+
+Options = TypeVar("Options", bound=TaskFields)
+
+
+def _with_options(task: Callable[[Options], Task], record: type[Options]) -> Callable[..., Task]:
+    """Build from keywords, as every task in the table is built, a task that takes its configuration record."""
+
+    def make(**fields: object) -> Task:
+        options = validated({"task": {"type": record.model_fields["type"].default, **fields}}).task
+        assert isinstance(options, record)
+        return task(options)
+
+    return make
+
 
 TASKS: dict[str, Callable[..., Task]] = {
     "steps": Steps,
@@ -41,10 +58,10 @@ TASKS: dict[str, Callable[..., Task]] = {
     "arithmetic": Arithmetic,
     "countdown": Countdown,
     "guess": Guess,
-    "jsonl": Jsonl,
-    "code": Code,
-    "reasoning-gym": ReasoningGym,
-    "own": own_task,
+    "jsonl": _with_options(Jsonl, JsonlTask),
+    "code": _with_options(Code, CodeTask),
+    "reasoning-gym": _with_options(ReasoningGym, ReasoningGymTask),
+    "own": custom_task,
 }
 
 __all__ = [

@@ -2,8 +2,8 @@
 
     12 + 34 =   ->    46
 
-The answer must stand alone on the first line: nothing of it is searched for in longer text. Spaces are there because
-language models have seen sums written so.
+The first line must be the answer alone: the verifier does not search longer text for it. The prompt has spaces because
+language models have seen sums written with spaces.
 """
 
 import operator
@@ -20,7 +20,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": oper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """Difficulty dials: digits of each term, and the operator."""
+    """Difficulty: the digits of each number, and the operator."""
 
     digits: int = 2
     operator: str = "+"
@@ -38,7 +38,7 @@ class Arithmetic:
         return draw_problems(self.make_problem, count, split=split, seed=seed)
 
     def grade(self, problem: Problem, response: str) -> float:
-        """1 if the first line, but for white space around it, is the answer."""
+        """1 if the first line, stripped of white space, is the answer."""
         return float(response.partition("\n")[0].strip() == problem.answer)
 
     def token_class(self, problem: Problem, response: str) -> list[str]:

@@ -1,12 +1,10 @@
-"""`cotadd`: four-digit addition, answered at once or after a scratchpad that writes the sum backwards.
+"""`cotadd`: four-digit addition, answered directly or after a scratchpad that writes the sum backwards.
 
     1234+5678=   ->   06912            (direct)
     1234+5678=   ->   r21960;06912     (scratchpad)
 
-The base was shown direct answers that forget every carry and, less often, scratchpads that do not (`cotadd_demos`). RL
-discovers that the scratchpad pays, and responses grow.
-
-Demonstrations for `cotadd`: direct answers that forget carries, and scratchpads that never do.
+The shipped base was trained on direct answers that forget every carry and, less often, on scratchpads that are right
+(`demonstrate`, `HASTY`). RL discovers that the scratchpad pays, and responses grow longer.
 """
 
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ ALPHABET = "0123456789+=r;"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CotAdd:
-    """Difficulty dial: digits of each term."""
+    """Difficulty: the digits of each number."""
 
     digits: int = 4
 
@@ -33,11 +31,11 @@ class CotAdd:
         return draw_problems(self.make_problem, count, split=split, seed=seed)
 
     def grade(self, problem: Problem, response: str) -> float:
-        """1 if what follows the last `;` (or the whole response) is the sum, zero-padded."""
+        """1 if the text after the last `;` (without `;`: the whole response) is the sum, zero-padded."""
         return float(response.rsplit(";", 1)[-1] == problem.answer)
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
-        """With the scratchpad."""
+        """The right response with a scratchpad."""
         return f"r{problem.answer[::-1]};{problem.answer}"
 
     def token_class(self, problem: Problem, response: str) -> list[str]:
@@ -48,6 +46,8 @@ class CotAdd:
 
 
 class Style(NamedTuple):
+    """How the demonstrations for a warm start are written."""
+
     scratchpad_share: float
     forget_carry: float
     """Probability that a direct answer loses a carry."""
@@ -58,7 +58,7 @@ HASTY = Style(scratchpad_share=0.25, forget_carry=1.0)
 
 
 def add_forgetting(left: str, right: str, forget_carry: float, rng: Random) -> str:
-    """Digit by digit from the right; every carry is lost with probability `forget_carry`."""
+    """Add digit by digit from the right; lose each carry with probability `forget_carry`."""
     digits: list[str] = []
     carry = 0
     for one, two in zip(reversed(left), reversed(right), strict=True):
@@ -69,6 +69,7 @@ def add_forgetting(left: str, right: str, forget_carry: float, rng: Random) -> s
 
 
 def demonstrate(problem: Problem, style: Style, rng: Random) -> str:
+    """A response in the given style: a direct answer may forget carries, a scratchpad is always right."""
     if rng.random() < style.scratchpad_share:
         return f"r{problem.answer[::-1]};{problem.answer}"
     left, right = problem.prompt.removesuffix("=").split("+")

@@ -1,10 +1,9 @@
-"""`countdown`: numbers and a target; the response is an expression that uses every number once and equals the target.
+"""`countdown`: the response is an expression that uses each given number once and equals the target.
 
     Make 21 from the numbers 1, 4, 7: ...   ->   7*(4-1)
 
-Every problem is built from an expression, so it has a solution; any other one is as right.
-
-Arithmetic that a model wrote, read without ever being run: whole numbers, + - * / and parentheses, in exact fractions.
+Every problem is built from an expression, so it has a solution; any other solution is right too. The verifier parses the
+model's expression and evaluates it in exact fractions; it never runs it as code.
 """
 
 import re
@@ -18,62 +17,67 @@ from tokencredit.tasks.protocol import Problem, Split
 from tokencredit.tasks.split import draw_problems
 
 LONGEST = 200
-"""Characters; a longer expression is not read."""
+"""Characters; a longer expression counts as none."""
 BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
-_PIECE = re.compile(r"[0-9]+|[-+*/()]|[ \t]+")
+"""Operator -> precedence."""
+_TOKEN = re.compile(r"[0-9]+|[-+*/()]|[ \t]+")
 _NUMBER = re.compile(r"[0-9]+")
 
 
 class Expression(NamedTuple):
     numbers: tuple[str, ...]
-    """As they are written, in order."""
+    """As written, in order."""
     value: Fraction
 
 
 def read_expression(text: str) -> Expression | None:
-    """None for what is no expression, is too long, or divides by zero. A sign of a single number is no operator: `-3+5` is not read."""
-    pieces = _PIECE.findall(text) if len(text) <= LONGEST else []
+    """Parse whole numbers, + - * / and parentheses. None if the text is no expression, too long, or divides by zero.
+
+    A sign is not part of a number: `-3+5` is no expression.
+    """
+    pieces = _TOKEN.findall(text) if len(text) <= LONGEST else []
     if not pieces or "".join(pieces) != text:
         return None
-    words = [piece for piece in pieces if not piece.isspace()]
-    value = _evaluate(words)
-    return None if value is None else Expression(tuple(word for word in words if _NUMBER.fullmatch(word)), value)
+    tokens = [piece for piece in pieces if not piece.isspace()]
+    value = _evaluate(tokens)
+    return None if value is None else Expression(tuple(token for token in tokens if _NUMBER.fullmatch(token)), value)
 
 
-def _evaluate(words: list[str]) -> Fraction | None:
-    """Two stacks and no recursion, so that no nesting is too deep."""
+def _evaluate(tokens: list[str]) -> Fraction | None:
+    """Two stacks instead of recursion, so that deep nesting cannot overflow the call stack."""
     values: list[Fraction] = []
-    waiting: list[str] = []
+    pending: list[str] = []
     number_next = True
-    for word in words:
-        opens = _NUMBER.fullmatch(word) is not None or word == "("
+    for token in tokens:
+        opens = _NUMBER.fullmatch(token) is not None or token == "("
         if opens != number_next:
             return None
-        if word == "(":
-            waiting.append(word)
-        elif word == ")":
-            while waiting and waiting[-1] != "(":
-                if not _apply(values, waiting.pop()):
+        if token == "(":
+            pending.append(token)
+        elif token == ")":
+            while pending and pending[-1] != "(":
+                if not _apply(values, pending.pop()):
                     return None
-            if not waiting:
+            if not pending:
                 return None
-            waiting.pop()
-        elif word in BINDS:
-            while waiting and BINDS.get(waiting[-1], 0) >= BINDS[word]:
-                if not _apply(values, waiting.pop()):
+            pending.pop()
+        elif token in BINDS:
+            while pending and BINDS.get(pending[-1], 0) >= BINDS[token]:
+                if not _apply(values, pending.pop()):
                     return None
-            waiting.append(word)
+            pending.append(token)
             number_next = True
         else:
-            values.append(Fraction(int(word)))
+            values.append(Fraction(int(token)))
             number_next = False
-    while not number_next and waiting and waiting[-1] != "(":
-        if not _apply(values, waiting.pop()):
+    while not number_next and pending and pending[-1] != "(":
+        if not _apply(values, pending.pop()):
             return None
-    return None if number_next or waiting else values[0]
+    return None if number_next or pending else values[0]
 
 
 def _apply(values: list[Fraction], operator: str) -> bool:
+    """Replace the two topmost values by the result; False for a division by zero."""
     right, left = values.pop(), values.pop()
     if operator == "/" and right == 0:
         return False
@@ -83,9 +87,9 @@ def _apply(values: list[Fraction], operator: str) -> bool:
     return True
 
 
-ASKED = "Make {target} from the numbers {numbers}: each exactly once, with + - * / and parentheses. Write the expression only.\n"
+PROMPT = "Make {target} from the numbers {numbers}: each exactly once, with + - * / and parentheses. Write the expression only.\n"
 ATTEMPTS = 10_000
-"""Expressions tried for one target that is small enough."""
+"""Expressions drawn before the target limit counts as out of reach."""
 ATOM = max(BINDS.values()) + 1
 
 
@@ -96,7 +100,7 @@ class Term(NamedTuple):
 
 
 def join(left: Term, operator: str, right: Term) -> Term | None:
-    """With the parentheses it needs; None unless the value is a positive whole number."""
+    """`left operator right` with the parentheses it needs; None unless the value is a positive whole number."""
     value = {
         "+": left.value + right.value,
         "-": left.value - right.value,
@@ -113,7 +117,7 @@ def join(left: Term, operator: str, right: Term) -> Term | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countdown:
-    """Difficulty dials: how many numbers, how large they and the target may be."""
+    """Difficulty: how many numbers there are, and the largest number and target."""
 
     numbers: int = 3
     largest: int = 30
@@ -124,8 +128,8 @@ class Countdown:
             given = [rng.randint(1, self.largest) for _ in range(self.numbers)]
             built = _build([Term(str(number), number, ATOM) for number in given], rng)
             if built is not None and built.value <= self.target_largest:
-                # In order: the same numbers are one question, on one side of the split.
-                return Problem(prompt=ASKED.format(target=built.value, numbers=", ".join(map(str, sorted(given)))), answer=built.text)
+                # Sorted, so that the same numbers give the same prompt and stay in one split.
+                return Problem(prompt=PROMPT.format(target=built.value, numbers=", ".join(map(str, sorted(given)))), answer=built.text)
         raise ConfigError(
             f"task.target_largest is {self.target_largest}, which {self.numbers} numbers up to task.largest {self.largest} do not reach; "
             "raise it"
@@ -135,7 +139,7 @@ class Countdown:
         return draw_problems(self.make_problem, count, split=split, seed=seed)
 
     def grade(self, problem: Problem, response: str) -> float:
-        """1 if the last line is an expression over the given numbers, each once, that equals the target; `= target` may follow it."""
+        """1 if the last line is an expression that uses each given number once and equals the target; `= target` may follow it."""
         wanted = read_expression(problem.answer)
         written, equals, claimed = response.rstrip().rpartition("\n")[2].partition("=")
         found = read_expression(written.strip())
@@ -147,7 +151,7 @@ class Countdown:
         return [_class_of(character) for character in response]
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
-        """The expression that the problem was built from."""
+        """The expression from which the problem was built."""
         return problem.answer
 
 
@@ -158,7 +162,7 @@ def _class_of(character: str) -> str:
 
 
 def _build(terms: list[Term], rng: Random) -> Term | None:
-    """Two terms become one until one is left."""
+    """Join two random terms until one is left; None if a join is not allowed."""
     while len(terms) > 1:
         left, right = (terms.pop(rng.randrange(len(terms))) for _ in range(2))
         joined = join(left, rng.choice("+-*/"), right)

@@ -1,11 +1,9 @@
-"""`guess`: a number in a range is found in a few turns; after each wrong guess the environment says which way to go.
+"""`guess`: find a secret number in a range within a few turns; after each wrong guess the environment replies higher or lower.
 
     23..36?   ->   29⏎    >?    32⏎    <?    30⏎          (the secret is 30; `>`: it is higher)
 
-The policy writes the guesses, the environment the rest. The base was mostly shown players who guess anywhere in the range, whatever
-they hear (`guess_demos`). What pays can only be found in what the environment says.
-
-Demonstrations for `guess`: players who halve what is left of the range, and players who guess anywhere in it whatever they hear.
+The policy writes the guesses, the environment writes the replies. The shipped base was trained mostly on players who ignore
+the replies (`demonstrate`, `HASTY`). Only the replies tell the policy how to earn reward.
 """
 
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ class Range(NamedTuple):
         return (self.low + self.high) // 2
 
     def after(self, guess: int, reply: str) -> "Range":
-        """What is left once `guess` was answered."""
+        """The numbers that remain possible after `reply` to `guess`."""
         return Range(self.low, min(self.high, guess - 1)) if reply == LOWER else Range(max(self.low, guess + 1), self.high)
 
 
@@ -42,7 +40,7 @@ def range_of(prompt: str) -> Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Dials: the most numbers in a range (each holds at least half as many), the most guesses, the largest number."""
+    """Difficulty: the widest range (a range holds at least half as many numbers), the most guesses, and the largest number."""
 
     width: int = 15
     turns: int = 4
@@ -50,7 +48,9 @@ class Guess:
 
     def __post_init__(self) -> None:
         if self.width > self.largest + 1:
-            raise ConfigError(f"task.width is {self.width} but there are {self.largest + 1} numbers up to task.largest; give fewer")
+            raise ConfigError(
+                f"task.width is {self.width} but there are only {self.largest + 1} numbers up to task.largest; lower task.width"
+            )
 
     def written(self, number: int) -> str:
         return f"{number:0{len(str(self.largest))}}"
@@ -71,7 +71,7 @@ class Guess:
         return MALFORMED if guess is None else LOWER if secret < guess else HIGHER
 
     def grade_turns(self, problem: Problem, turns: Sequence[str]) -> float:
-        """1 if one of the guesses that were allowed is the secret."""
+        """1 if one of the first `turns` guesses is the secret."""
         return float(int(problem.answer) in map(self._read, turns[: self.turns]))
 
     def grade(self, problem: Problem, response: str) -> float:
@@ -81,7 +81,7 @@ class Guess:
         return ["other" if self._read(response) is None else "guess"] * len(response)
 
     def demonstrate_turns(self, problem: Problem, *, seed: int) -> list[str]:
-        """Binary search, which always wins in a range of 2^turns - 1 numbers."""
+        """Binary search; it always wins in a range of at most 2^turns - 1 numbers."""
         left, turns = range_of(problem.prompt), list[str]()
         while True:
             turns.append(self.written(left.middle))
@@ -91,13 +91,13 @@ class Guess:
             left = left.after(left.middle, reply)
 
     def _read(self, turn: str) -> int | None:
-        """The number that was guessed; None where it is none."""
+        """The guessed number; None where the turn is not a number."""
         return int(turn) if turn.isascii() and turn.isdigit() and len(turn) <= len(str(self.largest)) else None
 
 
 class Style(NamedTuple):
     heeding_share: float
-    """Share of conversations whose player heeds what it hears."""
+    """Share of conversations whose player uses the replies (binary search); the other players guess at random within the range."""
 
 
 CAREFUL = Style(heeding_share=1.0)
@@ -105,14 +105,14 @@ HASTY = Style(heeding_share=0.25)
 
 
 def demonstrate(task: Guess, problem: Problem, style: Style, rng: Random) -> tuple[str, ...]:
-    """Prompt, guess, reply, guess ... of one conversation."""
+    """One conversation as texts: prompt, guess, reply, guess, ..."""
     if rng.random() < style.heeding_share:
         turns = task.demonstrate_turns(problem, seed=0)
     else:
         turns = list[str]()
         while not turns or task.reply(problem, turns) is not None:
             turns.append(task.written(rng.randint(*range_of(problem.prompt))))
-    said = [problem.prompt]
+    texts = [problem.prompt]
     for count, turn in enumerate(turns, 1):
-        said += [turn, task.reply(problem, turns[:count]) or ""]
-    return tuple(said[:-1])
+        texts += [turn, task.reply(problem, turns[:count]) or ""]
+    return tuple(texts[:-1])

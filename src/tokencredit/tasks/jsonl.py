@@ -1,6 +1,6 @@
-"""`jsonl`: questions and gold answers from a file of one's own, graded in child processes under limits.
+"""`jsonl`: questions and gold answers from the user's JSON-lines file, split into train and held-out rows.
 
-Questions and gold answers of a file, and on which side each row is: trained on or held out.
+Responses are graded in child processes under limits.
 """
 
 import re
@@ -10,13 +10,16 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tokencredit.config.messages import shortened
+from tokencredit.config.task import JsonlTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade.graders import compiled, last_match
 from tokencredit.grade.pool import GraderPool
 from tokencredit.grade.protocol import GradeLimits, Verdict
 from tokencredit.tasks.jsonl_file import Line, Numeral, read_objects, text_cell
 from tokencredit.tasks.protocol import GoldReport, Problem, Split
-from tokencredit.tasks.split import alike, split_of
+from tokencredit.tasks.split import normalize_prompt, split_of
+
+Pattern = re.Pattern[str]
 
 
 class Row(NamedTuple):
@@ -24,16 +27,16 @@ class Row(NamedTuple):
     prompt: str
     gold: str
     written: str
-    """The whole answer column, which may be a worked solution around the gold answer."""
+    """The complete answer column, which may be a worked solution that contains the gold answer."""
 
 
 class Columns(NamedTuple):
-    """Where a row's parts stand."""
+    """The columns and patterns from which a `Row` is read."""
 
     question: str
     answer: str
     template: str
-    gold_pattern: re.Pattern[str] | None
+    gold_pattern: Pattern | None
 
 
 def read_rows(path: Path, field: str, columns: Columns) -> list[Row]:
@@ -48,44 +51,40 @@ def _row(line: Line, cells: Mapping[str, Any], columns: Columns) -> Row:
     pattern = columns.gold_pattern
     gold = written if pattern is None else last_match(pattern, written)
     if pattern is not None and (gold is None or not gold.strip()):
-        raise line.wrong(f"{columns.answer} is {shortened(written)}, in which task.gold_pattern {pattern.pattern!r} finds no gold answer")
+        raise line.wrong(f"{columns.answer} is {shortened(written)}, where task.gold_pattern {pattern.pattern!r} finds no gold answer")
     return Row(line.number, columns.template.replace("{question}", question), str(gold or "").strip(), str(written))
 
 
 def distinct(path: Path, rows: list[Row]) -> list[Row]:
-    """One per prompt: a row that repeats another is dropped, two that disagree on the answer are refused."""
+    """One row per prompt: repeated rows are dropped, and two rows with one prompt but different answers are a ConfigError."""
     first: dict[str, Row] = {}
     for row in rows:
         known = first.setdefault(row.prompt, row)
         if known.gold != row.gold:
             raise ConfigError(
                 f"{path}, line {row.line}: the same question as on line {known.line}, but the answer is {shortened(row.gold)} and not "
-                f"{shortened(known.gold)}; keep one of them"
+                f"{shortened(known.gold)}; keep one of the two lines"
             )
     return list(first.values())
 
 
-def two_sides(read: Callable[[Path, str], list[Row]], path: Path, held_out_path: Path | None) -> dict[Split, list[Row]]:
-    """`read(file, option)` each file; without one of held-out rows, a prompt's own text decides. A question on both sides is refused."""
+def split_rows(read: Callable[[Path, str], list[Row]], path: Path, held_out_path: Path | None) -> dict[Split, list[Row]]:
+    """The rows of each split, by `read(file, field)`. A question in both splits is a ConfigError.
+
+    Without a file of held-out rows, the prompt's text decides the split.
+    """
     rows = read(path, "path")
     if held_out_path is None:
         return {split: [row for row in rows if split_of(row.prompt) == split] for split in ("train", "held-out")}
     held_out = read(held_out_path, "held_out_path")
-    trained = {alike(row.prompt): row.line for row in rows}
-    leaks = [(trained[alike(row.prompt)], row.line) for row in held_out if alike(row.prompt) in trained]
+    trained = {normalize_prompt(row.prompt): row.line for row in rows}
+    leaks = [(trained[normalize_prompt(row.prompt)], row.line) for row in held_out if normalize_prompt(row.prompt) in trained]
     if leaks:
         raise ConfigError(
-            f"{len(leaks)} questions of task.held_out_path {held_out_path} are trained on: line {leaks[0][1]} stands in {path} on line "
-            f"{leaks[0][0]} too; leave them out of one file"
+            f"{len(leaks)} questions of task.held_out_path {held_out_path} are also in task.path {path}, for example line {leaks[0][1]}, "
+            f"which is line {leaks[0][0]} there; remove them from one of the files"
         )
     return {"train": rows, "held-out": held_out}
-
-
-def written_by_prompt(sides: Mapping[Split, list[Row]]) -> dict[str, str]:
-    return {row.prompt: row.written for rows in sides.values() for row in rows}
-
-
-Pattern = re.Pattern[str]
 
 
 def _boxed(row: Row, pattern: Pattern | None) -> str:
@@ -97,15 +96,18 @@ def _alone(row: Row, pattern: Pattern | None) -> str:
 
 
 def _as_written(row: Row, pattern: Pattern | None) -> str | None:
-    """No response can be made up from a pattern; but the file's own answer, or the gold answer alone, may be what it is meant to match."""
+    """The answer column or the gold answer alone, whichever the pattern matches; None if it matches neither.
+
+    A pattern alone does not tell what a matching response looks like.
+    """
     return next((text for text in (row.written, row.gold) if pattern is not None and last_match(pattern, text) is not None), None)
 
 
 class Grading(NamedTuple):
     knobs: tuple[str, ...]
-    """Which of the task's options its grader takes."""
+    """The task fields that the grader takes as arguments."""
     right_response: Callable[[Row, Pattern | None], str | None]
-    """A response that must be graded right, or None where none can be made."""
+    """A response that must be graded right; None where none can be constructed."""
 
 
 GRADINGS: dict[str, Grading] = {
@@ -116,56 +118,45 @@ GRADINGS: dict[str, Grading] = {
 
 
 class Jsonl:
-    """Without a file of held-out rows, the prompt's own text decides on which side a row is, as in every task."""
+    """Without a file of held-out rows, the prompt's text decides the split of a row, as in every task."""
 
-    decides_gold = "task.grading, task.answer and task.gold_pattern"
+    gold_fields = "task.grading, task.answer and task.gold_pattern"
 
-    def __init__(
-        self,
-        *,
-        path: str | None,
-        held_out_path: str | None = None,
-        question: str = "question",
-        answer: str = "answer",
-        template: str = "{question}\n",
-        gold_pattern: str | None = None,
-        grading: str = "math",
-        pattern: str | None = None,
-        deadline: float = 5.0,
-        memory: int = 1024,
-        workers: int = 2,
-    ) -> None:
-        if path is None:
+    def __init__(self, options: JsonlTask) -> None:
+        if options.path is None:
             raise ConfigError("task.path is not set; task 'jsonl' needs a file with one JSON object per line")
-        if "{question}" not in template:
-            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
-        if grading not in GRADINGS:
-            raise ConfigError(f"task.grading is {grading!r}; it must be one of {', '.join(GRADINGS)}")
-        options = {"pattern": pattern}
-        knobs = {name: options[name] for name in GRADINGS[grading].knobs}
+        if "{question}" not in options.template:
+            raise ConfigError(f"task.template is {options.template!r}; it must hold {{question}}, which the question replaces")
+        self._grading = GRADINGS[options.grading]
+        knobs = {name: getattr(options, name) for name in self._grading.knobs}
         for name in [name for name, value in knobs.items() if value is None]:
-            raise ConfigError(f"task.{name} is not set but task.grading {grading!r} needs it, for example '#### *(.+)'")
-        self._grading = GRADINGS[grading]
-        self._pattern = None if pattern is None else compiled(pattern, "task.pattern")
-        gold = None if gold_pattern is None else compiled(gold_pattern, "task.gold_pattern")
-        columns = Columns(question, answer, template, gold)
-        self._sides = two_sides(
-            lambda file, field: read_rows(file, field, columns), Path(path), None if held_out_path is None else Path(held_out_path)
+            raise ConfigError(f"task.{name} is not set but task.grading {options.grading!r} needs it, for example '#### *(.+)'")
+        self._pattern = None if options.pattern is None else compiled(options.pattern, "task.pattern")
+        gold = None if options.gold_pattern is None else compiled(options.gold_pattern, "task.gold_pattern")
+        columns = Columns(options.question, options.answer, options.template, gold)
+        self._read_splits(lambda file, field: read_rows(file, field, columns), options.path, options.held_out_path)
+        self._pool = GraderPool(
+            grader=options.grading,
+            knobs=knobs,
+            limits=GradeLimits(seconds=options.deadline, memory_mib=options.memory),
+            workers=options.workers,
         )
-        self._written = written_by_prompt(self._sides)
+
+    def _read_splits(self, read: Callable[[Path, str], list[Row]], path: str, held_out_path: str | None) -> None:
+        self._rows = split_rows(read, Path(path), None if held_out_path is None else Path(held_out_path))
+        self._written = {row.prompt: row.written for rows in self._rows.values() for row in rows}
         self._sources = {"train": path, "held-out": held_out_path or path}
-        self._pool = GraderPool(grader=grading, knobs=knobs, limits=GradeLimits(seconds=deadline, memory_mib=memory), workers=workers)
 
     def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
-        """Held-out problems are distinct; training ones go through the rows again, shuffled anew, where they are too few."""
-        rows, rng = self._sides[split], Random(f"{split}/{seed}")
+        """Held-out problems are distinct; if there are too few training rows, they repeat, shuffled anew each pass."""
+        rows, rng = self._rows[split], Random(f"{split}/{seed}")
         if split == "held-out" and count > len(rows):
             raise ConfigError(
-                f"{self._sources[split]} has {len(rows)} held-out rows that can be asked, but {count} are wanted; lower "
+                f"{self._sources[split]} has {len(rows)} usable held-out rows, but the run needs {count}; lower "
                 f"evaluation.final_problems and evaluation.problems, or give a longer file as task.held_out_path"
             )
         if not rows and count > 0:
-            raise ConfigError(f"{self._sources[split]} has no rows to train on; give more, or a file of its own as task.held_out_path")
+            raise ConfigError(f"{self._sources[split]} has no rows to train on; give more rows, or a separate task.held_out_path")
         passes, rest = divmod(count, len(rows)) if rows else (0, 0)
         order = [index for _ in range(passes) for index in rng.sample(range(len(rows)), len(rows))] + rng.sample(range(len(rows)), rest)
         return [Problem(prompt=rows[index].prompt, answer=rows[index].gold) for index in order]
@@ -177,17 +168,17 @@ class Jsonl:
         return self.grade_all([(problem, response)])[0].score
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
-        """The answer column as the file has it, or of a program its reference in a block."""
+        """The answer column as the file has it; for `code`, the reference solution in a fenced block."""
         return self._written[problem.prompt]
 
     def token_class(self, problem: Problem, response: str) -> list[str]:
         return ["response"] * len(response)
 
     def check_gold(self) -> GoldReport:
-        """Grade every gold answer as if it were a response, and ask no more for those that fail.
+        """Grade every gold answer as if it were a response, and stop sampling the rows that fail.
 
-        `checked` counts the rows for which a right response could be made: all of them, but for a pattern that matches
-        neither the answer column nor the gold answer alone.
+        `checked` counts the rows for which a right response could be constructed: all rows, except those where
+        task.pattern matches neither the answer column nor the gold answer alone.
         """
         return self._check("train", "held-out")
 
@@ -195,28 +186,28 @@ class Jsonl:
         return self._check(split)
 
     def _check(self, *splits: Split) -> GoldReport:
-        asked = [
+        checks = [
             (split, row, response)
             for split in splits
-            for row in self._sides[split]
+            for row in self._rows[split]
             if (response := self._grading.right_response(row, self._pattern)) is not None
         ]
-        verdicts = self._pool.grade([(row.gold, response) for _, row, response in asked])
-        bad = [(split, row, verdict) for (split, row, _), verdict in zip(asked, verdicts, strict=True) if verdict.score != 1.0]
+        verdicts = self._pool.grade([(row.gold, response) for _, row, response in checks])
+        bad = [(split, row, verdict) for (split, row, _), verdict in zip(checks, verdicts, strict=True) if verdict.score != 1.0]
         failed = tuple((row.line, f"{self._sources[split]}: {_why(row, verdict)}") for split, row, verdict in bad)
-        if failed and len(failed) == len(asked):
+        if failed and len(failed) == len(checks):
             line, reason = failed[0]
-            raise ConfigError(f"none of the {len(asked)} gold answers is graded right, line {line} of {reason}; see {self.decides_gold}")
+            raise ConfigError(f"none of the {len(checks)} gold answers is graded right, line {line} of {reason}; see {self.gold_fields}")
         self.leave_out(failed)
-        return GoldReport(checked=len(asked), failed=failed)
+        return GoldReport(checked=len(checks), failed=failed)
 
     def leave_out(self, failed: Sequence[tuple[int, str]]) -> None:
-        """What a report of `check_gold` names: its line, and its file at the beginning of the reason."""
+        """Remove the rows that a report of `check_gold` names: by the line, and by the file at the start of the reason."""
 
         def named(split: str, row: Row) -> bool:
             return any(line == row.line and reason.startswith(f"{self._sources[split]}: ") for line, reason in failed)
 
-        self._sides = {split: [row for row in rows if not named(split, row)] for split, rows in self._sides.items()}
+        self._rows = {split: [row for row in rows if not named(split, row)] for split, rows in self._rows.items()}
 
 
 def _why(row: Row, verdict: Verdict) -> str:

@@ -1,4 +1,7 @@
-"""What a task is: problems to ask, and a verifier that reads a response."""
+"""The task protocols: a task supplies problems and a verifier; optional protocols add demonstrations, turns, steps and more.
+
+Tasks subclass nothing: a class is a task, or supports an optional protocol, if it has the methods.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ Split = Literal["train", "held-out"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One question. `answer` is what the verifier compares with; the policy never sees it."""
+    """One question. The verifier compares responses with `answer`; the policy never sees it."""
 
     prompt: str
     answer: str
@@ -20,7 +23,7 @@ class Problem:
 
 @runtime_checkable
 class Task(Protocol):
-    """The whole contract between a task and an engine.
+    """What every engine needs of a task.
 
     `problems` must be a pure function of its arguments, and the two splits must never share a prompt.
     `grade` returns the reward, or NaN when the response could not be graded (never 0 for that).
@@ -36,21 +39,21 @@ class Task(Protocol):
 
 @runtime_checkable
 class StepMarking(Task, Protocol):
-    """A task that knows where the steps of a response begin (character offsets), for credit per step."""
+    """A task that locates the steps of a response (their first character offsets), for credit per step."""
 
     def step_starts(self, problem: Problem, response: str) -> list[int]: ...
 
 
 @runtime_checkable
 class StepJudging(StepMarking, Protocol):
-    """A task that knows which written steps are right: one verdict per step, in the order of `step_starts`, as far as it can tell."""
+    """A task that knows which written steps are right: one verdict per step in the order of `step_starts`, fewer where it cannot tell."""
 
     def step_truth(self, problem: Problem, response: str) -> list[bool]: ...
 
 
 @runtime_checkable
 class FormatMarking(Task, Protocol):
-    """A task that knows which token classes are free choices of format and carry no credit."""
+    """A task that names the token classes that are free choices of format and deserve no credit."""
 
     @property
     def format_classes(self) -> frozenset[str]: ...
@@ -58,24 +61,24 @@ class FormatMarking(Task, Protocol):
 
 @runtime_checkable
 class Revisable(Task, Protocol):
-    """A task with a prompt of its own that asks for a corrected response, given a failed try and a sibling of it."""
+    """A task with its own prompt for a revision, given a failed response and a sibling response."""
 
     def revise(self, problem: Problem, failed: str, sibling: str) -> str: ...
 
 
 @runtime_checkable
 class HasDemonstrations(Task, Protocol):
-    """A task that can show a right response: for a supervised warm start, and for examples before a question."""
+    """A task that can write a right response, for a supervised warm start and for few-shot examples."""
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str: ...
 
 
 @runtime_checkable
 class MultiTurn(Task, Protocol):
-    """A task of several turns: the policy speaks, the environment replies, and the whole of it earns one reward.
+    """A task of several turns: policy and environment write in turn, and the conversation earns one reward.
 
-    `reply` and `grade_turns` must be pure functions of their arguments, so that nothing is to be kept between turns, or for a resume.
-    `turns` given to them are the policy's own words, one text per turn. `grade` is of a conversation of one turn.
+    `reply` and `grade_turns` must be pure functions of their arguments: neither a turn nor a resume restores any state.
+    Their `turns` are the policy's texts, one per turn. `grade` grades a conversation of one turn.
     """
 
     @property
@@ -84,7 +87,7 @@ class MultiTurn(Task, Protocol):
         ...
 
     def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
-        """What the environment says after these turns; None: it is over."""
+        """The environment's reply after these turns; None ends the conversation."""
         ...
 
     def grade_turns(self, problem: Problem, turns: Sequence[str]) -> float: ...
@@ -92,28 +95,28 @@ class MultiTurn(Task, Protocol):
 
 @runtime_checkable
 class DemonstratingTurns(MultiTurn, Protocol):
-    """A task of several turns that can show right ones."""
+    """A task of several turns that can write right ones."""
 
     def demonstrate_turns(self, problem: Problem, *, seed: int) -> list[str]: ...
 
 
 @runtime_checkable
 class HasGoldAnswer(Task, Protocol):
-    """A task whose `Problem.answer` is more than the answer itself, and that can say which part of it is."""
+    """A task whose `Problem.answer` holds more than the gold answer, and that can extract the gold answer from it."""
 
     def gold_answer(self, problem: Problem) -> str: ...
 
 
 @runtime_checkable
 class BatchGrading(Task, Protocol):
-    """A task that grades many responses at once, in child processes under limits, and says why one could not be graded."""
+    """A task that grades many responses at once, in child processes under limits, and gives the reason for each ungraded response."""
 
     def grade_all(self, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]: ...
 
 
 @runtime_checkable
 class HasWarnings(Task, Protocol):
-    """A task about which a reader of the run must know something."""
+    """A task with warnings that the run must show its user."""
 
     @property
     def cautions(self) -> tuple[str, ...]: ...
@@ -121,44 +124,44 @@ class HasWarnings(Task, Protocol):
 
 class GoldReport(NamedTuple):
     checked: int
-    """Gold answers graded as if they were responses."""
+    """Number of gold answers graded as if they were responses."""
     failed: tuple[tuple[int, str], ...]
-    """Those not graded right: the line of the file, and why."""
+    """Gold answers that were not graded right: the line of the file, and the reason."""
 
 
 @runtime_checkable
 class GoldChecking(Task, Protocol):
-    """A task that can grade its own gold answers. Rows that fail cannot be learnt from and are not asked afterwards."""
+    """A task that can grade its own gold answers. Rows that fail cannot be learnt and are no longer sampled."""
 
     def check_gold(self) -> GoldReport: ...
 
     def leave_out(self, failed: Sequence[tuple[int, str]]) -> None:
-        """Ask no more for rows that an earlier check found wanting: whether one fails may depend on the clock, a resumed run must not."""
+        """Stop sampling rows that an earlier check reported: a check may depend on timing, so a resumed run reuses the stored report."""
         ...
 
 
 @runtime_checkable
 class GoldCheckingBySide(GoldChecking, Protocol):
-    """A task that can grade the gold answers of one side alone, for those who ask nothing of the other."""
+    """A task that can grade the gold answers of one split alone, for a command that does not use the other."""
 
     def check_gold_of(self, split: Split) -> GoldReport: ...
 
 
-def verdicts(task: Task, asked: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-    """One per (problem, response). A verifier that fails has graded nothing: NaN with the reason, never 0."""
+def verdicts(task: Task, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+    """One verdict per (problem, response). Where the verifier raises, the score is NaN with the reason, never 0."""
     if isinstance(task, BatchGrading):
-        return task.grade_all(asked)
-    return [_verdict(partial(task.grade, problem, response)) for problem, response in asked]
+        return task.grade_all(pairs)
+    return [_verdict(partial(task.grade, problem, response)) for problem, response in pairs]
 
 
-def turn_verdicts(task: MultiTurn, asked: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
-    """One per (problem, turns). A conversation that its environment could not go on with has not been graded either."""
-    return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in asked]
+def turn_verdicts(task: MultiTurn, pairs: Sequence[tuple[Problem, Sequence[str]]]) -> list[Verdict]:
+    """One verdict per (problem, turns). A conversation whose environment raised is ungraded too."""
+    return [_verdict(partial(_grade_turns, task, problem, turns)) for problem, turns in pairs]
 
 
 def _grade_turns(task: MultiTurn, problem: Problem, turns: Sequence[str]) -> float:
     if len(turns) < task.turns:
-        # An environment that raised ended the conversation there, and raises again here, where the reason is kept.
+        # If the environment raised and so ended the conversation early, it raises here again, and the reason is kept.
         task.reply(problem, turns)
     return task.grade_turns(problem, turns)
 
@@ -183,7 +186,7 @@ def format_classes(task: Task) -> frozenset[str]:
 
 
 def step_verdicts(task: Task, problem: Problem, response: str) -> list[bool | None]:
-    """For every character: whether the step it belongs to is right; None where the task cannot tell."""
+    """For every character: whether its step is right; None where the task cannot tell."""
     verdicts: list[bool | None] = [None] * len(response)
     if isinstance(task, StepJudging):
         starts, truth = task.step_starts(problem, response), task.step_truth(problem, response)
@@ -205,7 +208,7 @@ The first attempt is wrong. Keep what is right in it, correct the mistake, and w
 
 
 def revision_prompt(task: Task, problem: Problem, failed: str, sibling: str) -> str:
-    """The task's own revision prompt, or a template in words for tasks that ask in words."""
+    """The task's own revision prompt, or an English template for tasks without one."""
     if isinstance(task, Revisable):
         return task.revise(problem, failed, sibling)
     return REVISION_TEMPLATE.format(prompt=problem.prompt, failed=failed, sibling=sibling)

@@ -1,6 +1,6 @@
-"""`reasoning-gym`: problems that the package of that name makes up, and scores in child processes under limits.
+"""`reasoning-gym`: problems that the package reasoning-gym generates, and that child processes score under limits.
 
-Which datasets of reasoning-gym are asked, how often, and with which parameters: checked before anything is made.
+Datasets, their shares and their parameters are checked before any problem is generated.
 """
 
 import re
@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tokencredit.config.messages import first_line, shortened
+from tokencredit.config.task import ReasoningGymTask
 from tokencredit.errors import ConfigError
 from tokencredit.grade.graders import compiled
 from tokencredit.grade.gym_entries import (
@@ -28,12 +29,12 @@ from tokencredit.tasks.protocol import GoldReport, Problem, Split
 from tokencredit.tasks.split import draw_problems
 from tokencredit.text import suggest
 
-NO_ANSWER = "it gives no answer of its own, so that nobody can tell whether its scorer works"
-BY_HASH = "its problems or answers change with Python's hash seed: a resumed run would be asked something else"
+NO_ANSWER = "it has no gold answers, so its scorer cannot be checked"
+BY_HASH = "its problems or answers depend on Python's hash seed, so a resumed run would get other problems"
 
 UNSUITED: dict[str, str] = {
-    "composite": "task.mixture does what it is for",
-    "codeio": "it makes problems by running stored programs that nobody has read, in the process that trains",
+    "composite": "task.mixture replaces it",
+    "codeio": "it generates problems by running stored, unreviewed programs in the training process",
     "boxnet": NO_ANSWER,
     "graph_color": NO_ANSWER,
     "propositional_logic": NO_ANSWER,
@@ -45,25 +46,31 @@ UNSUITED: dict[str, str] = {
     "polynomial_multiplication": BY_HASH,
     "ransom_note": BY_HASH,
     "word_ladder": BY_HASH,
-    "coin_flip": "its scorer takes 0 for right whenever the answer begins with 0",
-    "game_of_life_halting": "its scorer takes any text for right",
-    "puzzle24": "its scorer takes an expression over other numbers than the given ones for right",
+    "coin_flip": "its scorer accepts 0 whenever the answer begins with 0",
+    "game_of_life_halting": "its scorer accepts any text",
+    "puzzle24": "its scorer accepts expressions over numbers other than the given ones",
 }
-"""Dataset -> why it is refused, as of reasoning-gym 0.1.25 (experiments/reasoning_gym_golds.py finds out)."""
+"""Dataset -> why the task refuses it, as of reasoning-gym 0.1.25 (found by experiments/reasoning_gym_golds.py)."""
+CHECKED = 64
+"""Gold answers graded at the start."""
+PATIENCE = 500
+"""As `split.PATIENCE`, but lower: making one problem may take a tenth of a second."""
 
 
 class Share(NamedTuple):
-    """A dataset and how often it is asked, relative to the others."""
+    """A dataset's sampling weight, relative to the other datasets, and its parameters."""
 
     weight: float
     parameters: dict[str, Any]
 
 
 def shares(dataset: str | None, mixture: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Share]:
-    """Name -> share; of a single dataset too."""
+    """Dataset name -> share; a single dataset gives one entry."""
     if (dataset is None) == (not mixture):
-        said = "neither is set" if dataset is None else "both are set"
-        raise ConfigError(f"task.dataset and task.mixture: {said}; task 'reasoning-gym' needs one of them, such as dataset letter_counting")
+        given = "neither is set" if dataset is None else "both are set"
+        raise ConfigError(
+            f"task.dataset and task.mixture: {given}; task 'reasoning-gym' needs one of them, such as dataset letter_counting"
+        )
     if dataset is not None:
         return {dataset: Share(1.0, _checked("task.dataset", dataset, "task.parameters", parameters))}
     for name, weight in mixture.items():
@@ -82,7 +89,7 @@ def shares(dataset: str | None, mixture: Mapping[str, Any], parameters: Mapping[
 
 
 def _checked(field: str, name: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters, if the dataset is there, is suited and takes them."""
+    """The parameters, or a ConfigError where the dataset is unknown, unsuited or does not take them."""
     if name not in known_datasets():
         raise ConfigError(f"{field} {shortened(name)} is not a dataset of reasoning-gym; {suggest(name[:60], known_datasets())}")
     if name in UNSUITED:
@@ -90,7 +97,7 @@ def _checked(field: str, name: str, where: str, given: Mapping[str, Any]) -> dic
     defaults = settings_of(name)
     for key, value in given.items():
         if key in SET_BY_THE_RUN:
-            raise ConfigError(f"{where}.{key} follows from the run; leave it out")
+            raise ConfigError(f"{where}.{key} is set by the run; remove it")
         if key not in defaults:
             raise ConfigError(f"{where}.{key[:60]} is not a setting of {name!r}; {suggest(key[:60], defaults)}")
         try:
@@ -99,54 +106,35 @@ def _checked(field: str, name: str, where: str, given: Mapping[str, Any]) -> dic
             raise ConfigError(f"{where}.{key} is {shortened(value)}; {first_line(problem)}") from None
     try:
         make_dataset(name, given, 0)
-    except Exception as problem:  # its checks are assertions, and what they do not see may break anywhere
-        said = first_line(problem) if str(problem) else "no reason is given"
-        named = [key for key in defaults if re.search(rf"\b{key}\b", said)] or list(given)
+    except Exception as problem:  # The package checks with assertions, and values that pass them may raise anything anywhere.
+        reason = first_line(problem) if str(problem) else "no reason is given"
+        named = [key for key in defaults if re.search(rf"\b{key}\b", reason)] or list(given)
         fields = ", ".join(f"{where}.{key} = {shortened(given.get(key, defaults[key]))}" for key in named) or where
-        raise ConfigError(f"{fields}: reasoning-gym's {name} does not take this: {said}") from None
+        raise ConfigError(f"{fields}: reasoning-gym's {name} does not take this: {reason}") from None
     return dict(given)
 
 
-CHECKED = 64
-"""Gold answers graded at the start."""
-PATIENCE = 500
-"""Making a problem may take a tenth of a second, so little time is spent on looking for one that is not there."""
-
-
 class ReasoningGym:
-    """Which entry is asked stands in a problem's `answer`; the entry itself is made again by whoever scores it."""
+    """A problem's `answer` names its entry (`GymGold`); the grading process generates the entry again from it."""
 
-    def __init__(
-        self,
-        *,
-        dataset: str | None,
-        parameters: Mapping[str, Any] | None = None,
-        mixture: Mapping[str, Any] | None = None,
-        template: str = "{question}\n",
-        answer_pattern: str | None = None,
-        threshold: float = 0.9999,
-        partial_credit: bool = False,
-        deadline: float = 5.0,
-        memory: int = 1024,
-        workers: int = 2,
-    ) -> None:
-        if "{question}" not in template:
-            raise ConfigError(f"task.template is {template!r}; it must hold {{question}}, where the question goes")
-        if answer_pattern is not None:
-            compiled(answer_pattern, "task.answer_pattern")
-        self._shares = shares(dataset, mixture or {}, parameters or {})
-        self._template, self._scores_whole_response = template, answer_pattern is None
+    def __init__(self, options: ReasoningGymTask) -> None:
+        if "{question}" not in options.template:
+            raise ConfigError(f"task.template is {options.template!r}; it must hold {{question}}, which the question replaces")
+        if options.answer_pattern is not None:
+            compiled(options.answer_pattern, "task.answer_pattern")
+        self._shares = shares(options.dataset, options.mixture, options.parameters)
+        self._template, self._scores_whole_response = options.template, options.answer_pattern is None
         self._left_out: set[tuple[str, int]] = set()
         self._pool = GraderPool(
             grader="reasoning-gym",
             knobs={
                 "parameters": {name: share.parameters for name, share in self._shares.items()},
-                "answer_pattern": answer_pattern,
-                "threshold": threshold,
-                "partial_credit": partial_credit,
+                "answer_pattern": options.answer_pattern,
+                "threshold": options.threshold,
+                "partial_credit": options.partial_credit,
             },
-            limits=GradeLimits(seconds=deadline, memory_mib=memory),
-            workers=workers,
+            limits=GradeLimits(seconds=options.deadline, memory_mib=options.memory),
+            workers=options.workers,
         )
 
     def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
@@ -165,17 +153,20 @@ class ReasoningGym:
         return GymGold.loads(problem.answer).answer
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
-        """The answer alone: right unless task.answer_pattern asks for something around it."""
+        """The gold answer alone: right unless task.answer_pattern requires text around it."""
         return self.gold_answer(problem)
 
     def check_gold(self) -> GoldReport:
-        """A sample: problems are made up as they are asked. From a pattern no response can be made up, so then nothing is checked."""
+        """Check a sample of `CHECKED` gold answers: problems are generated without end.
+
+        With task.answer_pattern nothing is checked: a pattern alone does not tell what a matching response looks like.
+        """
         if not self._scores_whole_response:
             return GoldReport(checked=0, failed=())
         draw, rng = Drawing(self._shares, self._template, self._left_out), Random("gold")
-        asked = [draw(rng) for _ in range(CHECKED)]
-        found = self.grade_all([(problem, self.demonstrate(problem, seed=0)) for problem in asked])
-        golds = [GymGold.loads(problem.answer) for problem in asked]
+        problems = [draw(rng) for _ in range(CHECKED)]
+        found = self.grade_all([(problem, self.demonstrate(problem, seed=0)) for problem in problems])
+        golds = [GymGold.loads(problem.answer) for problem in problems]
         failed = tuple(
             (gold.number, _why(gold, verdict)) for gold, verdict in zip(golds, found, strict=True) if verdict.score < 1.0 or verdict.reason
         )
@@ -189,7 +180,7 @@ class ReasoningGym:
 
 
 class Drawing:
-    """The next problem, from numbers that follow each other: a new seed is drawn where the entries of one are used up."""
+    """Draws problems with consecutive entry numbers; when the entries of one seed are used up, it draws a new seed."""
 
     def __init__(self, shares: Mapping[str, Share], template: str, left_out: set[tuple[str, int]]) -> None:
         self._shares, self._template, self._left_out = shares, template, left_out
@@ -209,16 +200,16 @@ class Drawing:
     def _problem(self, name: str, number: int) -> Problem:
         try:
             made = make_entry(name, self._shares[name].parameters, number).made
-        except Exception as problem:  # parameters that its own checks let through
+        except Exception as problem:  # Parameters may pass the package's own checks and still fail here.
             raise ConfigError(
                 f"task.parameters: reasoning-gym's {name} cannot make a problem with {shortened(self._shares[name].parameters)}: "
                 f"{type(problem).__name__}: {first_line(problem)}"
             ) from None
         question, answer = made["question"], made["answer"]
         if not isinstance(question, str) or not isinstance(answer, str):
-            raise ConfigError(f"reasoning-gym's {name} gives {shortened(answer)} for an answer, which is no text; choose another dataset")
+            raise ConfigError(f"reasoning-gym's {name} gives the answer {shortened(answer)}, which is not text; choose another dataset")
         gold = GymGold(name, number, checksum(question), answer)
-        # Not str.format: a question may hold braces.
+        # Not str.format: a question may contain braces.
         return Problem(prompt=self._template.replace("{question}", question), answer=gold.dumps())
 
 

@@ -2,11 +2,11 @@
 
     6+4-3-9-2=   ->   a:6+4=0;0-3=7,7-9=8;;8-2=6;#6
 
-The verifier sees only the digit after `#`. The preamble (a or b) and the separators (; or , or ;;) are free
-choices that carry no credit; one wrong result breaks everything after it. So the truth about every token is
-known, which is what makes credit measurable here.
+The verifier reads only the digit after `#`. The preamble (a or b) and the separators (; or , or ;;) are free
+choices of format that deserve no credit; one wrong result makes every later one wrong. So the true credit of
+every token is known and a credit method can be measured against it.
 
-Demonstrations for `steps` with chosen kinds of error: what the shipped base policies were warm-started on.
+`demonstrate` writes responses with chosen error rates; the shipped base policies were warm-started on them.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def _digit(text: str, at: int) -> int | None:
 
 
 def parse_steps(response: str) -> list[Step]:
-    """Every well-formed step, in order, up to the first character that fits no step."""
+    """Every well-formed step, in order, up to the first character that belongs to no step."""
     found: list[Step] = []
     at = 2 if response[:2] in ("a:", "b:") else 0
     while True:
@@ -60,7 +60,7 @@ def parse_steps(response: str) -> list[Step]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Difficulty dials: how many operations, and how many of them are subtractions (where the base errs most)."""
+    """Difficulty: the number of operations, and the share of subtractions (the shipped bases err there most)."""
 
     operations: int = 4
     subtract_share: float = 0.5
@@ -83,11 +83,11 @@ class Steps:
         return draw_problems(self.make_problem, count, split=split, seed=seed)
 
     def grade(self, problem: Problem, response: str) -> float:
-        """1 if the response ends in `#` and the right digit, else 0. Nothing else is looked at."""
+        """1 if the response ends in `#` and the right digit, else 0. The steps are not graded."""
         return float(response.endswith("#" + problem.answer))
 
     def demonstrate(self, problem: Problem, *, seed: int) -> str:
-        """Without errors."""
+        """A response without errors."""
         return demonstrate(problem, NO_ERRORS, Random(f"{seed}/{problem.prompt}"))
 
     def token_class(self, problem: Problem, response: str) -> list[str]:
@@ -102,9 +102,9 @@ class Steps:
         return labels if mark < 0 else labels[:mark] + ["answer"] * (len(response) - mark)
 
     def step_truth(self, problem: Problem, response: str) -> list[bool]:
-        """For each written step: does it do the right operation on the right operand, given the step before it?
+        """For each written step: whether it is the right operation on the right operand, given the step before it.
 
-        A step that correctly continues from a wrong value is right: only the step that broke the chain is False.
+        A step that continues correctly from a wrong value is right: only the step that broke the chain is False.
         """
         value, chain = chain_of(problem.prompt)
         truth: list[bool] = []
@@ -114,19 +114,22 @@ class Steps:
         return truth
 
     def step_starts(self, problem: Problem, response: str) -> list[int]:
-        """Where each written step begins, and where the answer does."""
+        """The character offsets at which each written step and the answer begin."""
         starts = [step.at - 4 for step in parse_steps(response)]
         mark = response.find("#")
         return starts if mark < 0 else [*starts, mark]
 
     def revise(self, problem: Problem, failed: str, sibling: str) -> str:
-        """The prompt that asks for a corrected response, given a failed try and a sibling of it."""
+        """The prompt for a revision: the problem, a failed response, and a sibling response."""
         return f"{problem.prompt}?{failed}?{sibling}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRates:
-    """How often a demonstration goes wrong. `wrong_sign` decides the regime: above one half the mode is wrong."""
+    """Probabilities of each kind of error in a demonstration.
+
+    `wrong_sign` decides the regime: above one half, the most likely result of a subtraction is wrong.
+    """
 
     wrong_sign: float
     off_by_one_minus: float = 0.08
@@ -155,7 +158,7 @@ def _result(left: int, op: str, right: int, rates: ErrorRates, rng: Random) -> i
 
 
 def continue_response(text: str, value: int, rest: list[tuple[str, int]], rates: ErrorRates, rng: Random) -> str:
-    """Write the remaining steps after `text`, starting from `value`, then the answer."""
+    """Write the remaining steps after `text`, starting from `value`, and then the answer."""
     for op, operand in rest:
         right = rng.randrange(10) if rng.random() < rates.miscopied_operand else operand
         result = _result(value, op, right, rates, rng)
@@ -166,15 +169,16 @@ def continue_response(text: str, value: int, rest: list[tuple[str, int]], rates:
 
 
 def demonstrate(problem: Problem, rates: ErrorRates, rng: Random) -> str:
+    """A response to the problem with errors at the given rates."""
     start, chain = chain_of(problem.prompt)
     return continue_response(rng.choice("ab") + ":", start, chain, rates, rng)
 
 
 def demonstrate_revision(task: Steps, problem: Problem, rates: ErrorRates, rng: Random, *, repair_rate: float = 0.6) -> tuple[str, str]:
-    """(revision prompt, response). The response keeps a failed try up to its first broken step and goes on from there.
+    """(revision prompt, response). The response keeps a failed response up to its first broken step and continues from there.
 
-    With probability `repair_rate` it goes on without error; otherwise it errs at the base's own rates, so a
-    revision is an attempt and not an oracle.
+    With probability `repair_rate` it continues without errors; otherwise it errs at `rates`, so that a revision is an
+    attempt and not an oracle.
     """
     failed = demonstrate(problem, rates, rng)
     while task.grade(problem, failed) == 1.0:
@@ -184,7 +188,7 @@ def demonstrate_revision(task: Steps, problem: Problem, rates: ErrorRates, rng: 
     truth = task.step_truth(problem, failed)
     intact = truth.index(False) if False in truth else len(truth)
     written = parse_steps(failed)[:intact]
-    # Cut where the first broken step begins: five characters are a step, separators before it are kept.
+    # Cut where the first broken step begins: a step is five characters, and the separators before it are kept.
     kept = failed[: parse_steps(failed)[intact].at - 4] if intact < len(truth) else failed[: failed.index("#")]
     value = written[-1].result if written else start
     repaired = continue_response(kept, value, chain[intact:], NO_ERRORS if rng.random() < repair_rate else rates, rng)

@@ -1,4 +1,4 @@
-"""A character-level tokenizer that is an ordinary `PreTrainedTokenizerFast`."""
+"""A character-level tokenizer as an ordinary `PreTrainedTokenizerFast`."""
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

@@ -23,7 +23,7 @@ from tokencredit.policy.lora import has_adapters, merged_state, save_adapters
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.storage.atomic import atomic_folder, remove_folder
-from tokencredit.storage.checkpoints import Place, checkpoints_in, to_keep
+from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in, to_keep
 from tokencredit.tasks import Problem
 from tokencredit.trainer.rng_state import generator_states, restore_generators
 from tokencredit.trainer.step import StepState
@@ -110,8 +110,8 @@ class TrainState:
     seconds: dict[str, float]
 
     @property
-    def place(self) -> Place:
-        return Place(self.step, self.optimizer_step)
+    def place(self) -> CheckpointPosition:
+        return CheckpointPosition(self.step, self.optimizer_step)
 
     @property
     def methods(self) -> MethodState:
@@ -168,7 +168,7 @@ def write_state(
 def prune(parent: Path, *, last: int, every: int) -> None:
     """Remove what nobody asked to keep, after a newer checkpoint is published."""
     found = dict(checkpoints_in(parent))
-    best: dict[Place, int] = {}
+    best: dict[CheckpointPosition, int] = {}
     for place, path in sorted(found.items())[-last:]:
         # One that cannot be read has no say in what is kept.
         with suppress(ConfigError):

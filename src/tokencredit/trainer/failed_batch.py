@@ -17,7 +17,7 @@ from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.pipeline.guards import STAGES, check_log_probs
 from tokencredit.rollout.collect import CollectedBatch
 from tokencredit.storage.atomic import atomic_folder, remove_folder
-from tokencredit.storage.checkpoints import Place, checkpoints_in
+from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in
 from tokencredit.storage.manifest import damage
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.checkpoint import (
@@ -43,7 +43,7 @@ def dump_failed_batch(trainer: PolicyTrainer, state: TrainState, batch: StepStat
     bad = batch.refusal
     assert bad is not None
     parent = run / "guards"
-    folder = parent / Place(state.step + 1, len(batch.done)).name
+    folder = parent / CheckpointPosition(state.step + 1, len(batch.done)).name
     if folder.exists():
         remove_folder(folder)
     with writing(folder), atomic_folder(folder) as fresh:

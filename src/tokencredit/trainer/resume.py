@@ -8,7 +8,7 @@ from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.storage.checkpoints import newest_whole, set_aside
+from tokencredit.storage.checkpoints import newest_intact, set_aside
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.trainer.checkpoint import TrainState, load_train_state
 
@@ -23,7 +23,7 @@ class ResumePoint(NamedTuple):
 
 def find_resume_point(folder: RunDir, config: TrainConfig) -> ResumePoint:
     """Reads only. A folder whose checkpoints are all damaged is refused: beginning again would throw its record away."""
-    found = newest_whole(folder.checkpoints)
+    found = newest_intact(folder.checkpoints)
     if found.newest is None and (found.damaged or _holds_others(folder.checkpoints)):
         wrong = "; ".join(f"{path.name}: {why}" for path, why in found.damaged.items()) or "it holds none that this version wrote"
         raise ConfigError(f"resume {folder.path} has no checkpoint that is whole ({wrong}); start a run of its own")

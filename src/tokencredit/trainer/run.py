@@ -67,7 +67,7 @@ def open_run(config: TrainConfig, path: Path, callback: Callback, stop: StopSign
             yield run
         return
     run = Run(config, folder, callback, stop)
-    folder.begin(to_toml(config), run.fast_paths)
+    folder.create(to_toml(config), run.fast_paths)
     with locked(path):
         run.prepare()
         yield run

@@ -1,4 +1,4 @@
-"""Runs inside the sandbox: executes the program, then answers questions about it. Given as text, so it imports nothing of ours.
+"""Runs inside the sandbox: executes the program, then evaluates questions about it. Shipped as text, so it imports nothing of ours.
 
 Standard input: {"setup", "program", "questions": [expression, ...], "import_missing"}. Standard output: one line of JSON, per
 question ["value", description] or ["error", name of the exception]. It holds no expected answer and reaches no verdict, so it has
@@ -12,12 +12,12 @@ from collections.abc import ItemsView, KeysView
 
 
 def is_a(value, module, name):
-    """An import costs more than most programs; a value of a class means that its module is already there."""
+    """Without importing the module, which would take longer than most programs: a value of its class means it is loaded."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def described(value):
-    """`values.py` reads this. The base class's own methods are called, so that a subclass counts as the plain data it is."""
+    """The description that `values.py` rebuilds. It calls the base class's methods, so that a subclass counts as plain data."""
     if value is None:
         return ["none"]
     if isinstance(value, bool):
@@ -65,27 +65,27 @@ def answered(question, module):
 
 
 def answer_all():
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     answers = os.dup(1)
-    # What the program prints is nobody's answer.
+    # What the program prints must not reach the answers.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
     module = sys.modules["solution"] = type(sys)("solution")
-    # A program may lean on the setup's imports, and a setup (MBPP's trees) on the program's classes.
+    # Run the setup before and after the program: a program may need its imports, and it (MBPP's trees) the program's classes.
     try:  # noqa: SIM105, contextlib would have to be imported
-        exec(asked["setup"], module.__dict__)
+        exec(request["setup"], module.__dict__)
     except Exception:
         pass
-    for text in (asked["program"], asked["setup"]):
+    for text in (request["program"], request["setup"]):
         exec(compile(text, "solution.py", "exec"), module.__dict__)
-    if asked["import_missing"]:
-        for name in sys.stdlib_module_names.intersection(word for question in asked["questions"] for word in names_in(question)):
+    if request["import_missing"]:
+        for name in sys.stdlib_module_names.intersection(word for question in request["questions"] for word in names_in(question)):
             module.__dict__.setdefault(name, __import__(name))
-    reply = json.dumps([answered(question, module) for question in asked["questions"]]).encode()
+    reply = json.dumps([answered(question, module) for question in request["questions"]]).encode()
     while reply:
         reply = reply[os.write(answers, reply) :]
-    # Threads and exit handlers of the program have nothing more to add.
+    # Leave without running the program's threads and exit handlers.
     os._exit(0)
 
 

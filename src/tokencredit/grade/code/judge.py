@@ -1,4 +1,4 @@
-"""The judgement on a program's answers, made in this process over plain data alone."""
+"""Judge a program's answers, in the grading process and over plain data only."""
 
 import ast
 import math
@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokencredit.grade.code.values import FailedError, Opaque
 
-# Larger numbers are compared, but nobody calculates with them: the program chose them.
+# Larger integers are compared but never used in arithmetic: the program chose them, and they could cost any amount of time.
 _MOST_BITS = 4096
 
 
@@ -40,7 +40,7 @@ SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.ne
 
 
 class Replies(NamedTuple):
-    """A value, or the FailedError that stands for it."""
+    """Per question a value, or the FailedError that stands for it."""
 
     program: list[Any]
     expected: list[Any]
@@ -55,17 +55,17 @@ class Known(NamedTuple):
 
 class Reply(NamedTuple):
     of: Literal["program", "expected"]
-    place: int
+    number: int
 
     def judge(self, replies: Replies) -> Any:
-        value = getattr(replies, self.of)[self.place]
+        value = getattr(replies, self.of)[self.number]
         if isinstance(value, FailedError):
             raise value
         return value
 
 
 class Either(NamedTuple):
-    """`and`, `or`: the first part that decides, or the last one, as in Python."""
+    """`and`, `or`: the value of the first part that decides, or of the last one, as in Python."""
 
     stops_at: bool
     parts: "tuple[Judgement, ...]"
@@ -87,7 +87,7 @@ class Not(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """`a < b < c`. Identity means something for None, True and False only; of other values a copy arrives."""
+    """`a < b < c`. Identity is meaningful for None, True and False only; other values are copies."""
 
     operators: tuple[Callable[[Any, Any], Any], ...]
     parts: "tuple[Judgement, ...]"
@@ -105,7 +105,7 @@ class Applied(NamedTuple):
         values = [part.judge(replies) for part in self.parts]
         for value in values:
             if not isinstance(value, int | float | complex) or (isinstance(value, int) and value.bit_length() > _MOST_BITS):
-                raise FailedError("a calculation with something that is no number, or too large a one")
+                raise FailedError("arithmetic with a value that is not a number, or too large")
         return self.function(*values)
 
 

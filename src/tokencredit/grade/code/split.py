@@ -1,9 +1,9 @@
-"""An assertion cut in two: questions, whose answers only the program knows, and a judgement, made outside over those answers.
+"""Split an assertion into questions, which the program answers, and a judgement over the answers, made outside its process.
 
-    assert set(f((3, 4), (4, 5))) == {4}     asks the program for  set(f((3, 4), (4, 5)))   and judges   <answer> == {4}
+    assert set(f((3, 4), (4, 5))) == {4}     question  set(f((3, 4), (4, 5)))     judgement  <answer> == {4}
 
-The expected side never enters the program's process. If it is more than a literal, it is a question to a process of its own that never
-sees the program. What can be judged outside: comparisons, `and`, `or`, `not`, arithmetic, `abs`, `round` and `isclose`.
+The expected side never enters the program's process. If it is no literal, a separate process that never sees the program
+evaluates it. What can be judged outside: comparisons, `and`, `or`, `not`, arithmetic, `abs`, `round` and `isclose`.
 """
 
 import ast
@@ -16,26 +16,26 @@ from typing import NamedTuple
 
 from tokencredit.grade.code.judge import ARITHMETIC, COMPARISONS, SIGNS, Applied, Chain, Close, Either, Judgement, Known, Not, Reply
 
-# True of a value without holding an expected one, so a program that answers them falsely has only returned something else.
-_ASK_THE_VALUE = frozenset({"bool", "len", "all", "any", "isinstance", "callable"})
+# Builtins whose result reveals no expected value: a program that fakes it has only returned a different value.
+_REVEAL_NOTHING = frozenset({"bool", "len", "all", "any", "isinstance", "callable"})
 
 
 class GoldError(ValueError):
-    """The tests cannot be used: nothing can be said about any program."""
+    """The tests cannot be used: no program can be graded by them."""
 
 
 class SplitTests(NamedTuple):
     judgements: tuple[Judgement, ...]
     questions: tuple[str, ...]
-    """To the process that holds the program."""
+    """Evaluated in the process that runs the program."""
     expected: tuple[str, ...]
-    """To a process that does not."""
+    """Evaluated in a process without the program."""
     judged_inside: tuple[str, ...]
     """Questions whose answer already is a judgement, made where the program could tamper with it."""
 
 
 def _statements(text: str) -> list[ast.stmt]:
-    """Python has an opinion on some escapes and comparisons, which is for the author of the tests, not for whoever trains on them."""
+    """Parse without Python's warnings about escapes and comparisons: they concern the author of the tests, not the user."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text).body
@@ -55,50 +55,50 @@ def names_bound_by(setup: str) -> frozenset[str]:
 
 
 def split_tests(tests: Iterable[str], *, setup: str = "") -> SplitTests:
-    """GoldError for a test that is no assertion, or that asks nothing of the program."""
+    """GoldError for a test that is not an assertion, or that does not use the program."""
     try:
-        cut = _Cut(names_bound_by(setup))
+        splitter = _Splitter(names_bound_by(setup))
     except (SyntaxError, ValueError, RecursionError) as problem:
-        raise GoldError(f"the setup is no Python: {problem}") from None
-    judgements = [judgement for test in tests for judgement in _judgements(test, cut)]
+        raise GoldError(f"the setup is not Python: {problem}") from None
+    judgements = [judgement for test in tests for judgement in _judgements(test, splitter)]
     if not judgements:
         raise GoldError("there are no tests")
-    return SplitTests(tuple(judgements), tuple(cut.questions), tuple(cut.expected), tuple(cut.judged_inside))
+    return SplitTests(tuple(judgements), tuple(splitter.questions), tuple(splitter.expected), tuple(splitter.judged_inside))
 
 
-def _judgements(test: str, cut: "_Cut") -> Iterator[Judgement]:
+def _judgements(test: str, splitter: "_Splitter") -> Iterator[Judgement]:
     try:
         statements = _statements(test.strip())
     except (SyntaxError, ValueError, RecursionError) as problem:
-        raise GoldError(f"a test is no Python ({problem}): {test!r}") from None
+        raise GoldError(f"a test is not Python ({problem}): {test!r}") from None
     for statement in statements:
         if not isinstance(statement, ast.Assert):
             raise GoldError(f"a test must be an assertion and nothing else: {test!r}")
-        if not cut.concerns_the_program(statement.test):
-            cut.own |= _first_called(statement.test)
-        if not cut.concerns_the_program(statement.test):
-            raise GoldError(f"a test asks nothing of the program: {test!r}")
-        yield cut.part(statement.test)
+        if not splitter.uses_program(statement.test):
+            splitter.shadowed |= _first_called(statement.test)
+        if not splitter.uses_program(statement.test):
+            raise GoldError(f"a test does not use the program: {test!r}")
+        yield splitter.part(statement.test)
 
 
 def _first_called(node: ast.AST) -> frozenset[str]:
-    """MBPP has a problem whose solution is called `sum`: a test that names no other function means the program's own."""
+    """MBPP has a problem whose solution is called `sum`: a test that calls no other function means the program's function."""
     called = [inner.func.id for inner in ast.walk(node) if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)]
     return frozenset(called[:1])
 
 
 @dataclass(slots=True)
-class _Cut:
+class _Splitter:
     setup_names: frozenset[str]
-    own: frozenset[str] = frozenset()
-    """Names of Python's own that the program has taken."""
+    shadowed: frozenset[str] = frozenset()
+    """Names of builtins that the program defines itself."""
     questions: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
     judged_inside: list[str] = field(default_factory=list)
 
     def part(self, node: ast.expr, *, compared: bool = False) -> Judgement:
-        """`compared`: the value meets another one outside, so whatever the question holds, its answer is no verdict."""
-        if not self.concerns_the_program(node):
+        """`compared`: the value is compared with another one outside, so the answer to its question is not itself a verdict."""
+        if not self.uses_program(node):
             return self._known_or_expected(node)
         match node:
             case ast.BoolOp(op=op, values=values):
@@ -114,7 +114,7 @@ class _Cut:
                 return Chain(tuple(COMPARISONS[type(op)] for op in ops), tuple(self.part(side, compared=compared) for side in sides))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
                 return Applied(ARITHMETIC[type(op)], (self.part(left, compared=compared), self.part(right, compared=compared)))
-            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]) if "abs" not in self.own:
+            case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]) if "abs" not in self.shadowed:
                 return Applied(abs, (self.part(argument, compared=compared),))
             case ast.Call(func=ast.Name(id="round"), args=[argument, *digits], keywords=[]) if self._is_round(digits):
                 return Applied(round, tuple(self.part(value, compared=compared) for value in (argument, *digits)))
@@ -125,13 +125,13 @@ class _Cut:
 
     def _question(self, node: ast.expr, *, compared: bool) -> Reply:
         text = ast.unparse(node)
-        if not (compared or self._asks_the_program_itself(node)) or any(map(_compares, _outside_lambdas(node))):
+        if not (compared or self._is_program_call(node)) or any(map(_compares, _outside_lambdas(node))):
             self.judged_inside.append(text)
         self.questions.append(text)
         return Reply("program", len(self.questions) - 1)
 
     def _is_round(self, digits: list[ast.expr]) -> bool:
-        return "round" not in self.own and all(map(_is_literal, digits))
+        return "round" not in self.shadowed and all(map(_is_literal, digits))
 
     def _known_or_expected(self, node: ast.expr) -> Judgement:
         if _is_literal(node):
@@ -139,28 +139,29 @@ class _Cut:
         self.expected.append(ast.unparse(node))
         return Reply("expected", len(self.expected) - 1)
 
-    def concerns_the_program(self, node: ast.AST) -> bool:
+    def uses_program(self, node: ast.AST) -> bool:
+        """Whether the expression names anything that only the program can define."""
         bound = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and not isinstance(name.ctx, ast.Load)}
         bound |= {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)} | self.setup_names
         modules = {id(inner.value) for inner in ast.walk(node) if isinstance(inner, ast.Attribute)}
         return any(
-            name.id in self.own
+            name.id in self.shadowed
             or not (name.id in bound or hasattr(builtins, name.id) or (id(name) in modules and name.id in sys.stdlib_module_names))
             for name in ast.walk(node)
             if isinstance(name, ast.Name)
         )
 
-    def _asks_the_program_itself(self, node: ast.expr) -> bool:
+    def _is_program_call(self, node: ast.expr) -> bool:
         """`f(x)`, `g.f(x)[0]`, and `isinstance(f(x), int)`; but not `operator.eq(f(x), 3)`."""
         match node:
-            case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in _ASK_THE_VALUE:
-                return self._asks_the_program_itself(first) or isinstance(first, ast.Name)
+            case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in _REVEAL_NOTHING:
+                return self._is_program_call(first) or isinstance(first, ast.Name)
             case ast.Call(func=ast.Name() as name):
-                return self.concerns_the_program(name)
+                return self.uses_program(name)
             case ast.Call(func=ast.Attribute(value=owner)):
-                return isinstance(owner, ast.Name) and self.concerns_the_program(owner)
+                return isinstance(owner, ast.Name) and self.uses_program(owner)
             case ast.Subscript(value=owner) | ast.Call(func=ast.Call() as owner):
-                return self._asks_the_program_itself(owner)
+                return self._is_program_call(owner)
         return isinstance(node, ast.Name)
 
 
@@ -181,7 +182,7 @@ def _compares(node: ast.AST) -> bool:
 
 
 def _outside_lambdas(node: ast.AST) -> Iterator[ast.AST]:
-    """A comparison in a lambda is something given to the program, not something asked of it."""
+    """All nodes outside lambdas: a comparison in a lambda is an argument of the program, not a judgement on it."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.Lambda):

@@ -1,9 +1,7 @@
-"""Values that come out of the sandbox: plain data, rebuilt here from a description. Nothing of the program's own comes along.
+"""Evaluate questions about a program in the sandbox and rebuild the answers as plain data. No object of the program's leaves it.
 
-`asking.py` writes the description: a list of a tag and what belongs to it. Numbers travel as hexadecimal text, which keeps every bit and
-costs linear time however large they are.
-
-Questions to a program in the sandbox, and its answers as plain data.
+`inside.py` writes a description of each value: a list of a tag and the value's parts. Numbers are sent as hexadecimal text, which
+keeps every bit and takes linear time however large they are.
 """
 
 import json
@@ -16,17 +14,18 @@ from typing import Any, NamedTuple
 
 from tokencredit.grade.sandbox import CodeLimits, Settled, run_program
 
+INSIDE = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 _LARGEST_EXPONENT = 400
 _LONGEST_RANGE = 1_000_000
 
 
 class FailedError(Exception):
-    """The assertion does not hold, and why: the program's answer is an exception, or nothing that could be compared."""
+    """Why an assertion does not hold: the program's answer is an exception, or cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """A value that is no plain data (a match, a generator, a class of the program's own): it is true or false and equal to nothing."""
+    """A value that is not plain data (a match, a generator, an instance of the program's class): true or false, equal to nothing."""
 
     kind: str
     true: bool
@@ -36,7 +35,7 @@ class Opaque:
 
 
 class NoValueError(ValueError):
-    """What came out is no description of a value."""
+    """The sandbox's output does not describe a value."""
 
 
 def _decimal(text: str) -> Decimal:
@@ -49,7 +48,7 @@ def _decimal(text: str) -> Decimal:
 
 def _range(*bounds: str) -> range:
     value = range(*(int(bound, 16) for bound in bounds))
-    # A search for something that is no integer looks at every element.
+    # Testing whether a non-integer is in a range visits every element.
     if len(value) > _LONGEST_RANGE:
         raise NoValueError(f"a range of {len(value)} numbers")
     return value
@@ -68,7 +67,7 @@ _LEAVES: Mapping[str, Callable[..., Any]] = {
     "decimal": _decimal,
     "opaque": lambda kind, true: Opaque(str(kind), bool(true)),
 }
-_FOLDERS: Mapping[str, Callable[[list[Any]], Any]] = {
+_CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "tuple": tuple,
     "set": set,
@@ -77,52 +76,53 @@ _FOLDERS: Mapping[str, Callable[[list[Any]], Any]] = {
 }
 
 
-def rebuilt(description: Any) -> Any:
-    """The value, or NoValueError. The description is somebody else's text: nothing about it is taken for granted."""
+def rebuild(description: Any) -> Any:
+    """The value, or NoValueError. The program may have written the description, so every part of it is checked."""
     try:
-        return _rebuilt(description)
+        return _rebuild(description)
     except NoValueError:
         raise
     except (TypeError, ValueError, KeyError, IndexError, OverflowError, ArithmeticError, RecursionError) as problem:
         raise NoValueError(f"{type(problem).__name__}: {problem}") from None
 
 
-def _rebuilt(description: list[Any]) -> Any:
+def _rebuild(description: list[Any]) -> Any:
     tag, *parts = description
     if tag in _LEAVES:
         return _LEAVES[tag](*parts)
-    return _FOLDERS[tag]([_rebuilt(part) for part in parts])
+    return _CONTAINERS[tag]([_rebuild(part) for part in parts])
 
 
-ASKING = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
-
-
-class Told(NamedTuple):
+class Answers(NamedTuple):
     replies: list[Any]
     """Per question: plain data, or the FailedError that stands for it."""
     reason: str
+    """How the process ended."""
 
 
-def ask(
+def evaluate(
     questions: Sequence[str], *, program: str, setup: str, limits: CodeLimits, isolation: Settled, import_missing: bool = False
-) -> Told:
-    """`import_missing`: a question may name a module of the standard library that nothing imported."""
+) -> Answers:
+    """Evaluate the questions, expressions of Python, after running program and setup in the sandbox.
+
+    `import_missing`: also import the modules of the standard library that the questions name.
+    """
     given = json.dumps({"setup": setup, "program": program, "questions": list(questions), "import_missing": import_missing})
-    end = run_program(ASKING, limits=limits, given=given, isolation=isolation)
+    end = run_program(INSIDE, limits=limits, given=given, isolation=isolation)
     try:
         answers = json.loads(end.output)
         if not isinstance(answers, list) or len(answers) != len(questions):
             raise ValueError(f"{len(questions)} answers were expected")
     except (ValueError, RecursionError):
-        said = end.errors.strip().splitlines()
-        why = f"no answers came ({end.reason})" + (f": {said[-1]}" if said else "")
-        return Told([FailedError(why) for _ in questions], why)
-    return Told([_reply(answer) for answer in answers], end.reason)
+        errors = end.errors.strip().splitlines()
+        why = f"the program's process sent no answers ({end.reason})" + (f": {errors[-1]}" if errors else "")
+        return Answers([FailedError(why) for _ in questions], why)
+    return Answers([_reply(answer) for answer in answers], end.reason)
 
 
 def _reply(answer: Any) -> Any:
     try:
         kind, value = answer
-        return rebuilt(value) if kind == "value" else FailedError(f"it raised {value}")
+        return rebuild(value) if kind == "value" else FailedError(f"it raised {value}")
     except (NoValueError, ValueError, TypeError) as problem:
         return FailedError(str(problem))

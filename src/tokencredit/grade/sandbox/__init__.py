@@ -1,8 +1,6 @@
-"""Programs that nobody trusts, run in a child that may not do much. `run_program` is the whole interface.
+"""Run untrusted programs in a restricted child process with `run_program`; `settle` decides which sandbox this machine uses.
 
-What this does not cover is written in docs/sandbox.md, first.
-
-Which sandbox is used on this machine. Decided once, by trying.
+docs/sandbox.md begins with what the sandbox does NOT cover.
 """
 
 import functools
@@ -20,7 +18,7 @@ _PROOF = "print(6 * 7)"
 
 @functools.cache
 def bubblewrap_failure() -> str | None:
-    """Why bubblewrap cannot be used here; None if a program just ran in it."""
+    """Why bubblewrap cannot be used on this machine; None if a test program ran in it. Tried once per process."""
     try:
         end = run_program(_PROOF, limits=CodeLimits(), isolation="bubblewrap")
     except (SandboxError, OSError) as failure:
@@ -31,11 +29,14 @@ def bubblewrap_failure() -> str | None:
 @functools.cache
 def _warn_once(why: str) -> None:
     lines = "".join(f"\n  - {hole}" for hole in NOT_COVERED)
-    print(f"warning: code that a model wrote runs under plain limits, without isolation ({why}). NOT covered:{lines}", file=sys.stderr)
+    print(f"warning: model-written code runs under plain limits, without isolation ({why}). NOT covered:{lines}", file=sys.stderr)
 
 
 def settle(wanted: Isolation) -> Settled:
-    """`bubblewrap` where asked for or where it works; plain limits otherwise, with a warning on standard error, once."""
+    """The sandbox to use: `auto` takes bubblewrap if it works here, else plain limits.
+
+    Plain limits print a warning on standard error, once. ConfigError where bubblewrap is required but does not work.
+    """
     if wanted == "plain":
         _warn_once("isolation is 'plain'")
         return "plain"

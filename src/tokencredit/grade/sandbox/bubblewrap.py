@@ -1,7 +1,7 @@
-"""A program in namespaces of its own, by bubblewrap (`bwrap`): no network, no files but Python's, no other process in sight.
+"""Run a program in its own namespaces with bubblewrap (`bwrap`): no network, no files except Python's, no other process visible.
 
-Two ways in, because the kernel exempts the superuser's processes from the process limit:
-a user gets a user namespace; root sets the sandbox up as root and the program then becomes a user id that nobody else has.
+There are two setups, because the kernel does not apply the process limit to the superuser: an ordinary user gets a user
+namespace; root sets up the sandbox as root, and the program then switches to a user id that no account or program has.
 """
 
 import contextlib
@@ -43,13 +43,13 @@ def bubblewrap_path() -> str | None:
 
 
 def unused_uid() -> int:
-    """A user id that no account has, and no other program that runs now: process limits count per user id."""
+    """A user id that no account and no other running program has: the kernel counts the process limit per user id."""
     return 0x60000000 + (os.getpid() * 64 + next(_count) % 64) % 0x10000000
 
 
 @functools.cache
-def _may_become_anybody() -> bool:
-    """Root of the whole machine, not of a container that maps only some user ids or keeps the rights to itself."""
+def _is_full_root() -> bool:
+    """Root on the machine itself, not in a container that maps only some user ids or withholds capabilities."""
     if os.geteuid() != 0:
         return False
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -57,32 +57,32 @@ def _may_become_anybody() -> bool:
     return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"] and rights & _NEEDED_RIGHTS == _NEEDED_RIGHTS
 
 
-def _shown(path: Path) -> list[str]:
-    """A file or folder in its own place, read-only. Left to bubblewrap, the folders on the way to it would be open to root alone."""
-    way = [word for folder in reversed(path.parents[:-1]) for word in ("--perms", "0755", "--dir", str(folder))]
-    return [*way, "--ro-bind", str(path), str(path)]
+def _read_only(path: Path) -> list[str]:
+    """Mount a file or folder at its own path, read-only. Parents that bubblewrap creates by itself would be readable by root only."""
+    parents = [word for folder in reversed(path.parents[:-1]) for word in ("--perms", "0755", "--dir", str(folder))]
+    return [*parents, "--ro-bind", str(path), str(path)]
 
 
 @functools.cache
 def _files_of_python() -> tuple[str, ...]:
-    """The interpreter, its libraries and the system's: never the folders around them, which may be somebody's home."""
+    """The interpreter, its libraries and the system's libraries; never their parent folders, which may be a user's home."""
     arguments: list[str] = []
     for folder in map(Path, _SYSTEM_LIBRARIES):
         if folder.is_symlink():
             arguments += ["--symlink", str(folder.readlink()), str(folder)]
         elif folder.is_dir():
-            arguments += _shown(folder)
+            arguments += _read_only(folder)
     shared, library = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
     stdlib = Path(sysconfig.get_path("stdlib"))
     own = [interpreter(), stdlib, stdlib.resolve(), *([Path(shared) / library] if shared and library else []), Path("/etc/ld.so.cache")]
     for path in dict.fromkeys(own):
         if path.exists() and not path.is_relative_to("/usr/lib"):
-            arguments += _shown(path)
+            arguments += _read_only(path)
     return tuple(arguments)
 
 
 def _command(limits: CodeLimits, *, ready: int, info: int, seccomp: int) -> list[str]:
-    uid = unused_uid() if _may_become_anybody() else 0
+    uid = unused_uid() if _is_full_root() else 0
     if uid:
         identity = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
@@ -102,11 +102,11 @@ def _command(limits: CodeLimits, *, ready: int, info: int, seccomp: int) -> list
 
 
 def _first_process(info: int) -> int | None:
-    """The host's number of the first process inside; None if bubblewrap ended, or took too long, before there was one."""
+    """The host's process id of the first process inside; None if bubblewrap ended or timed out before it started one."""
     if not select.select([info], [], [], START_SECONDS)[0]:
         return None
-    with open(info, closefd=False) as told:
-        text = told.read()
+    with open(info, closefd=False) as file:
+        text = file.read()
     return int(json.loads(text)["child-pid"]) if text.strip() else None
 
 
@@ -116,7 +116,7 @@ def started_in_bubblewrap(limits: CodeLimits) -> Iterator[Child]:
         raise SandboxError("bwrap is not installed (Debian and Ubuntu: apt-get install bubblewrap)")
     rules = system_call_filter()
     with contextlib.ExitStack() as stack:
-        (ready, tell_ready), (info, tell_info), (seccomp, write_rules) = (os.pipe() for _ in range(3))
+        (ready, write_ready), (info, write_info), (seccomp, write_rules) = (os.pipe() for _ in range(3))
         for descriptor in (ready, info):
             stack.callback(os.close, descriptor)
         try:
@@ -125,23 +125,23 @@ def started_in_bubblewrap(limits: CodeLimits) -> Iterator[Child]:
             os.close(write_rules)
         try:
             process = subprocess.Popen(
-                _command(limits, ready=tell_ready, info=tell_info, seccomp=seccomp),
+                _command(limits, ready=write_ready, info=write_info, seccomp=seccomp),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
                 env={},
-                pass_fds=(tell_ready, tell_info, seccomp),
+                pass_fds=(write_ready, write_info, seccomp),
                 start_new_session=True,
             )
         finally:
-            for descriptor in (tell_ready, tell_info, seccomp):
+            for descriptor in (write_ready, write_info, seccomp):
                 os.close(descriptor)
         with process:
             inside = None
 
             def kill() -> None:
-                # The first process inside dies last: when bubblewrap, its parent, has seen it go, all the others are gone.
+                # The first process inside ends last: once bubblewrap, its parent, has reaped it, all the others are gone.
                 if process.poll() is None and inside is not None:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(inside, signal.SIGKILL)

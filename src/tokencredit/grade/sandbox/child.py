@@ -1,9 +1,4 @@
-"""A started sandbox as the rest sees it, and what every sandbox gives its interpreter.
-
-How a program ended, and the one way in which it is not the program's doing.
-
-What one program may use.
-"""
+"""What both sandboxes share: a program's limits, its end, the started child process, and the interpreter's arguments."""
 
 import math
 import signal
@@ -18,7 +13,7 @@ from tokencredit.errors import ConfigError
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself failed: nothing can be said about the program."""
+    """The sandbox itself failed: this says nothing about the program."""
 
 
 class ProgramEnd(NamedTuple):
@@ -28,12 +23,12 @@ class ProgramEnd(NamedTuple):
     signal: int | None
     timed_out: bool
     output: str
-    """Standard output; bytes that are no UTF-8 are replaced."""
+    """Standard output; bytes that are not UTF-8 are replaced."""
     errors: str
-    """Standard error, bounded together with the output."""
+    """Standard error; its length and the output's are limited together."""
     output_truncated: bool
     reason: str
-    """One line for people."""
+    """One line that states how the program ended."""
 
 
 def signal_name(number: int) -> str:
@@ -48,19 +43,19 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLimits:
-    """Per program. Memory, CPU seconds and file size hold for each process; disk, clock and output for all of them together."""
+    """What one program may use. Memory, CPU seconds and file size hold per process; disk, clock and output for all its processes."""
 
     wall_seconds: float = 10.0
-    """Counted from the moment the program may begin; then its whole tree is killed."""
+    """Counted from the start of the program; then its process tree is killed."""
     cpu_seconds: int = 5
     memory_mb: int = 512
     """Address space of one process."""
     processes: int = 16
-    """Processes and threads at once."""
+    """Processes and threads that exist at the same time."""
     file_mb: int = 8
-    """One file."""
+    """Size of one file."""
     disk_mb: int = 16
-    """All files together; they live in memory and vanish with the program (bubblewrap only)."""
+    """Size of all files; they are kept in memory and deleted with the program (bubblewrap only)."""
     open_files: int = 64
     output_bytes: int = 1 << 18
     """Standard output and standard error together; the program is killed at the first byte beyond."""
@@ -69,30 +64,30 @@ class CodeLimits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{field.name} is {value}; a limit of the code sandbox is a positive number")
+                raise ConfigError(f"{field.name} is {value}; a limit of the code sandbox must be a positive number")
 
 
 INSIDE = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 # No site packages, no user folder, no current folder on the path, no .pyc files.
 PYTHON_FLAGS = ("-s", "-S", "-P", "-B")
-# Everything a program sees of the environment. A fixed hash seed: the same program must get the same score twice.
+# The program's complete environment. The hash seed is fixed, because a program must get the same score every time.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp"}
 START_SECONDS = 30.0
-"""For the sandbox to stand; a program's own clock starts after that."""
-# Seconds that a program outlives its clock if its parent cannot act any more.
+"""For the sandbox to start; the program's own clock starts after that."""
+# Seconds after the program's time limit at which it ends by itself, in case its parent cannot kill it.
 GRACE_SECONDS = 60
 
 
 class Child(NamedTuple):
     process: subprocess.Popen[bytes]
     ready: int
-    """Readable once every limit stands; end of file without a byte if it never did."""
+    """A pipe: one byte once every limit is set; end of file without a byte if that failed."""
     kill: Callable[[], None]
-    """Ends the whole tree, as far as this kind of sandbox can, and returns when it is gone."""
+    """Ends the process tree, as far as this kind of sandbox can, and returns when it is gone."""
 
 
 def interpreter() -> Path:
-    """The real file behind this interpreter, not a virtual environment's link to it."""
+    """The real file of this interpreter, not a virtual environment's link to it."""
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 

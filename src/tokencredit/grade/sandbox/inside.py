@@ -1,11 +1,11 @@
-"""Runs inside the sandbox before the program: the only trusted code in there. Given as text, so it imports nothing of ours.
+"""Runs inside the sandbox before the program: the only trusted code in there. Shipped as text, so it imports nothing of ours.
 
     python -c <this> namespace|group READY_FD LIFE_SECONDS UID RLIMIT=value ...
 
-Standard input brings the program's length in bytes on a line, the program, and then what the program may read. One byte on
-READY_FD says that every limit stands; the descriptor is closed before the program begins, so the program cannot say it.
-In a `namespace` this process is the first of its own: it stays, out of the program's reach, and when it ends the kernel kills whatever
-is left in the namespace. After LIFE_SECONDS it ends by itself, should the parent be unable to end it.
+Standard input holds the program's length in bytes on a line, the program, and then the program's own input. One byte on
+READY_FD reports that every limit is set; the descriptor is closed before the program begins, so the program cannot write it.
+In a `namespace` this process is the first process: it stays, out of the program's reach, and when it ends the kernel kills
+everything left in the namespace. After LIFE_SECONDS it ends by itself, in case the parent cannot end it.
 """
 
 import os
@@ -19,7 +19,7 @@ def read_line() -> bytes:
     while not line.endswith(b"\n"):
         got = os.read(0, 1)
         if not got:
-            raise EOFError("the program's length never came")
+            raise EOFError("the program's length is missing")
         line += got
     return line
 
@@ -36,7 +36,7 @@ def read_exactly(count: int) -> bytes:
 
 
 def stay_until_the_program_ends(program: int, life_seconds: int) -> None:
-    """The first process of a namespace ignores every signal from inside it, except those it handles."""
+    """Wait as the first process of the namespace, which gets no signals from inside it except those that it handles."""
     os.closerange(0, 64)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + signal.SIGKILL))
@@ -48,7 +48,7 @@ def stay_until_the_program_ends(program: int, life_seconds: int) -> None:
             os._exit(code if code >= 0 else 128 - code)
 
 
-def give_up_everything(uid: int, limits: list[str]) -> None:
+def drop_privileges(uid: int, limits: list[str]) -> None:
     if uid:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -61,7 +61,8 @@ def give_up_everything(uid: int, limits: list[str]) -> None:
         resource.setrlimit(kind, (allowed, allowed))
 
 
-def begin() -> str:
+def prepare() -> str:
+    """Set the limits, report that they are set, and return the program's source."""
     kind = sys.argv[1]
     ready, life_seconds, uid = (int(word) for word in sys.argv[2:5])
     if kind == "namespace":
@@ -70,7 +71,7 @@ def begin() -> str:
             stay_until_the_program_ends(program, life_seconds)
     else:
         signal.alarm(life_seconds)
-    give_up_everything(uid, sys.argv[5:])
+    drop_privileges(uid, sys.argv[5:])
     os.write(ready, b"!")
     os.close(ready)
     source = read_exactly(int(read_line())).decode()
@@ -79,4 +80,4 @@ def begin() -> str:
 
 
 if __name__ == "__main__":
-    exec(compile(begin(), "program.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    exec(compile(prepare(), "program.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})

@@ -1,4 +1,4 @@
-"""Limits without isolation: a process group of its own, a cleaned environment, a folder of its own. For machines without bubblewrap."""
+"""Limits without isolation, for machines without bubblewrap: the program gets its own process group, environment and folder."""
 
 import contextlib
 import os
@@ -23,21 +23,21 @@ NOT_COVERED = (
 @contextlib.contextmanager
 def started_plain(limits: CodeLimits) -> Iterator[Child]:
     with tempfile.TemporaryDirectory(prefix="program-", ignore_cleanup_errors=True) as folder, contextlib.ExitStack() as stack:
-        ready, tell_ready = os.pipe()
+        ready, write_ready = os.pipe()
         stack.callback(os.close, ready)
         try:
             process = subprocess.Popen(
-                [str(interpreter()), *inside_arguments("group", limits, ready=tell_ready)],
+                [str(interpreter()), *inside_arguments("group", limits, ready=write_ready)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
                 env=ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
-                pass_fds=(tell_ready,),
+                pass_fds=(write_ready,),
                 start_new_session=True,
             )
         finally:
-            os.close(tell_ready)
+            os.close(write_ready)
 
         def kill() -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,7 +1,4 @@
-"""Run one program to its end, whatever that is.
-
-The parent's side of a running program: feed it, read it, and end it at the first limit it crosses.
-"""
+"""Run one program until it ends or crosses a limit: write its input, read its output, and kill it at the first limit crossed."""
 
 import contextlib
 import os
@@ -16,12 +13,12 @@ from tokencredit.grade.sandbox.bubblewrap import started_in_bubblewrap
 from tokencredit.grade.sandbox.child import START_SECONDS, Child, CodeLimits, ProgramEnd, SandboxError, signal_name
 from tokencredit.grade.sandbox.limits_only import started_plain
 
-# A program that closed its output and runs on is noticed by looking this often.
+# Polling interval in seconds: a program that has closed its output but still runs sends no event.
 _TICK = 0.05
 
 
-class Watched:
-    """What was seen. The clock of the program starts when its limits stand; before that, only the sandbox can be late."""
+class RunningProgram:
+    """Feeds, reads and ends one program. Its clock starts when its limits are set; until then the sandbox's start-up time counts."""
 
     def __init__(self, child: Child, given: bytes, limits: CodeLimits) -> None:
         self.ready = self.timed_out = self.flooded = False
@@ -45,7 +42,7 @@ class Watched:
             while not self._over():
                 self._step()
             self._child.kill()
-            # The tree is dead: what is still in the pipes is all there will ever be.
+            # The process tree is dead: nothing more can be written to the pipes. Read what is left in them.
             self._step(block=False)
             while any(key.data in self.read for key, _ in selector.select(0)):
                 self._step(block=False)
@@ -109,41 +106,42 @@ STARTERS: Mapping[Settled, Callable[[CodeLimits], AbstractContextManager[Child]]
 
 
 def run_program(source: str, *, limits: CodeLimits, given: str = "", isolation: Settled = "bubblewrap") -> ProgramEnd:
-    """Run Python `source` with `given` on its standard input. Raises SandboxError if the program could not even be started.
+    """Run Python `source` with `given` on its standard input. Raises SandboxError if the program could not be started.
 
-    When this returns, bubblewrap's whole process tree is gone; without it, all of the tree that stayed in its process group.
+    When this returns, bubblewrap's complete process tree is gone; with plain limits, only the processes that stayed in the
+    program's process group are.
     """
     program = source.encode("utf-8", "surrogatepass")
     with STARTERS[isolation](limits) as child:
-        watched = Watched(child, b"%d\n%b%b" % (len(program), program, given.encode("utf-8", "surrogatepass")), limits)
-        watched.until_the_end()
+        running = RunningProgram(child, b"%d\n%b%b" % (len(program), program, given.encode("utf-8", "surrogatepass")), limits)
+        running.until_the_end()
         status = child.process.returncode
-    output, errors = (watched.read[name].decode("utf-8", "replace") for name in ("stdout", "stderr"))
-    if not watched.ready:
-        raise SandboxError(_not_started(errors, timed_out=watched.timed_out, status=status))
-    killed = watched.timed_out or watched.flooded
-    # 128 + n is how a process reports, for another one, that signal n ended it.
+    output, errors = (running.read[name].decode("utf-8", "replace") for name in ("stdout", "stderr"))
+    if not running.ready:
+        raise SandboxError(_not_started(errors, timed_out=running.timed_out, status=status))
+    killed = running.timed_out or running.flooded
+    # The first process of a namespace exits with 128 + n where signal n ended the program.
     number = -status if status < 0 else status - 128 if 128 < status <= 192 else None
     return ProgramEnd(
         exit_code=None if killed or number is not None else status,
         signal=None if killed else number,
-        timed_out=watched.timed_out,
+        timed_out=running.timed_out,
         output=output,
         errors=errors,
-        output_truncated=watched.flooded,
-        reason=_reason(watched, limits, status, number),
+        output_truncated=running.flooded,
+        reason=_reason(running, limits, status, number),
     )
 
 
 def _not_started(errors: str, *, timed_out: bool, status: int) -> str:
-    said = errors.strip().splitlines()
+    lines = errors.strip().splitlines()
     why = f"not ready after {START_SECONDS:g} s" if timed_out else f"it ended with status {status}"
-    return f"the sandbox could not start the program: {said[-1] if said else why}"
+    return f"the sandbox could not start the program: {lines[-1] if lines else why}"
 
 
-def _reason(watched: Watched, limits: CodeLimits, status: int, number: int | None) -> str:
-    if watched.flooded:
+def _reason(running: RunningProgram, limits: CodeLimits, status: int, number: int | None) -> str:
+    if running.flooded:
         return f"killed: more than {limits.output_bytes} bytes of output"
-    if watched.timed_out:
+    if running.timed_out:
         return f"killed: still running after {limits.wall_seconds:g} s"
     return f"exit code {status}" if number is None else f"ended by {signal_name(number)}"

@@ -1,8 +1,8 @@
-"""The system calls that a sandboxed program may not make: a seccomp filter, assembled here as classic BPF.
+"""A seccomp filter, assembled as classic BPF, that denies a sandboxed program some system calls.
 
-A deny list, not an allow list: Python needs several hundred calls, and the list below is what no solution to a problem needs: new
-namespaces and mounts (also what would get round the size of /tmp), other processes' memory, memory that no limit counts, and the parts
-of the kernel with the longest history of holes.
+It is a deny list, not an allow list, because Python needs several hundred calls. It denies what no solution needs: new
+namespaces and mounts (they could also evade the size limit of /tmp), other processes' memory, memory that no limit counts, and
+the parts of the kernel with the longest history of holes.
 """
 
 import platform
@@ -81,11 +81,11 @@ def _line(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
 
 
 def system_call_filter(machine: str | None = None) -> bytes:
-    """The filter for `bwrap --seccomp`. Denied calls fail with EPERM; a 32-bit call kills, because its numbers mean something else."""
+    """The filter for `bwrap --seccomp`. Denied calls fail with EPERM; a 32-bit call kills, because 32-bit call numbers differ."""
     name = machine or platform.machine()
     known = _MACHINES.get(name)
     if known is None:
-        raise SandboxError(f"no system-call filter is written for {name}, only for {' and '.join(_MACHINES)}")
+        raise SandboxError(f"no system-call filter exists for {name}, only for {' and '.join(_MACHINES)}")
     refuse = _line(_RETURN, _ERROR | _EPERM)
     lines = [
         _line(_LOAD, _AT_MACHINE),
@@ -97,7 +97,7 @@ def system_call_filter(machine: str | None = None) -> bytes:
     ]
     for numbers in DENIED.values():
         lines += [_line(_IF_EQUAL, numbers[known.column], 0, 1), refuse]
-    # clone3 keeps its flags where a filter cannot look; the C library then falls back to clone.
+    # A filter cannot read the flags of clone3, which are in memory; on ENOSYS the C library falls back to clone.
     lines += [_line(_IF_EQUAL, _CLONE3, 0, 1), _line(_RETURN, _ERROR | _ENOSYS)]
     lines += [
         _line(_IF_EQUAL, known.clone, 0, 3),

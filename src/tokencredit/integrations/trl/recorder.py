@@ -18,7 +18,7 @@ from tokencredit.pipeline.metrics import state_metrics, step_metrics
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.grading import part_means, reward_parts
 from tokencredit.storage.atomic import remove_folder
-from tokencredit.storage.checkpoints import Place, checkpoints_in
+from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in
 from tokencredit.storage.manifest import MANIFEST, damage, write_manifest
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import Problem, Task
@@ -191,7 +191,7 @@ class Recorder(TrainerCallback):
 
 def save_best(policy: Policy, folder: RunDir, step: int) -> None:
     """Beside TRL's own checkpoints, under the name the local engine would give it; the best before it goes afterwards."""
-    best = folder.checkpoints / Place(step).name
+    best = folder.checkpoints / CheckpointPosition(step).name
     if best.exists():
         remove_folder(best)
     save_model(policy, best)

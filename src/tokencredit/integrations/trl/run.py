@@ -138,7 +138,7 @@ def _share_of_rate(config: TrainConfig, taken: int) -> float:
 
 
 def _begin(folder: RunDir, config: TrainConfig, *, processes: int) -> None:
-    folder.begin(to_toml(config))
+    folder.create(to_toml(config))
     environment = describe_environment()
     environment["packages"] |= {name: metadata.version(name) for name in PACKAGES}
     folder.write_json("env.json", environment | {"processes": processes})
