@@ -40,10 +40,11 @@ def loaded_with(modules: Sequence[str], edit: Edit | None = None) -> SimpleNames
     if edit is not None and edit.module not in modules:
         raise ValueError(f"an edit of {edit.module} would change nothing; loaded are {', '.join(modules)}")
     names: dict[str, object] = {}
+    # Imported before the patch, which would forget what they import: torch's libraries register once in a process.
+    paths = {module: Path(str(importlib.import_module(f"tokencredit.{module}").__file__)) for module in modules}
     with mock.patch.dict(sys.modules):
-        for module in dict.fromkeys(modules):
+        for module, path in paths.items():
             qualified = f"tokencredit.{module}"
-            path = Path(str(importlib.import_module(qualified).__file__))
             source = path.read_text()
             if edit is not None and edit.module == module:
                 source = edited(source, edit)
