@@ -1,7 +1,7 @@
-"""DelTA: a token weighs more when its gradient vector is nearer to its own side's centroid than to the other's (2605.21467).
+"""DelTA as a credit method: choose the form, run it on every scope, and keep temperature and momentum in the state.
 
-The steps and their numbers follow the published algorithm; what the paper leaves open is an option, and its ablations
-are too. Features come from the pass that scores old log-probs, so no forward is added.
+Steps and defaults follow the published algorithm (2605.21467); its ablations, and what the paper leaves open, are options. Features
+come from the forward pass that computes the old log-probs, so DelTA adds none.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.base import CreditInputs, CreditOutcome, State, check_carried, pack, scale_advantage, unpack
+from tokencredit.credit.base import CreditInputs, CreditOutcome, State, check_state_size, decode_tensor, encode_tensor, scale_advantage
 from tokencredit.credit.delta.accumulators import MeanDirection, ScopeIds, Temperature
 from tokencredit.credit.delta.algorithm import (
     Assignment,
@@ -24,7 +24,7 @@ from tokencredit.credit.delta.algorithm import (
     scope_coefficients,
     this_rank_only,
 )
-from tokencredit.credit.delta.dispatch import SweptBatch, is_swept, sweep_coefficients
+from tokencredit.credit.delta.dispatch import DeltaBatch, batched_coefficients, uses_batched_form
 from tokencredit.credit.delta.vectors import (
     DenseVectors,
     HeadVectors,
@@ -41,7 +41,7 @@ TemperatureMode = Literal["adaptive", "first-batch", "constant"]
 
 
 class TokenFeatures(NamedTuple):
-    """What a proxy vector is made of, for valid tokens only."""
+    """Inputs of a proxy vector, for valid tokens only."""
 
     logp: Float[Tensor, " tok"]
     hidden: Float[Tensor, "tok hid"]
@@ -97,9 +97,9 @@ def _check_head(proxy: Proxy, width: int, tokens: Tensor | None, head: Tensor | 
 class Discrimination(NamedTuple):
     coefficient: Float[Tensor, "seq tok"]
     temperatures: Sequence[Temperature]
-    """Of every scope that had two sides."""
+    """Of every two-sided scope."""
     direction: Tensor | None = None
-    """Between the first centroids of a scope, in the mean over scopes by their mass; kept only where there is momentum."""
+    """Between the first centroids, averaged over scopes with their masses as weights; only with momentum."""
 
 
 @torch.no_grad()
@@ -117,8 +117,8 @@ def discriminate(
 ) -> Discrimination:
     """Run the discriminator over every scope; coefficients are 0 outside the mask.
 
-    Features in half precision, on a GPU or from a source are swept where they are; float32 on the CPU is copied and worked on,
-    and so is anything where there is momentum.
+    Features in half precision, on a GPU or from a `FeatureSource` use the batched form, without a copy; float32 features on the CPU,
+    and any features with momentum, are copied for the plain form.
     """
     options.check()
     _check_shapes(logp, hidden, advantage, mask, group)
@@ -129,14 +129,14 @@ def discriminate(
     scope = _scope_of_rows(options, mask, group)
     if options.momentum:
         shape = (width,) if options.proxy != "head" or head is None else tuple(head.shape)
-        check_carried(shape, f"momentum's direction with proxy {options.proxy!r}", "use proxy 'hidden-gradient' or 'row', or momentum 0")
-    swept = is_swept(hidden) and not options.momentum
-    if swept and options.score != "random":
-        most = {"batch": 1, "shard": options.shards, "group": len(mask)}[options.scope]
-        batch = SweptBatch(logp, hidden, advantage, mask, scope, most, tokens, head, sampling_temperature)
-        return Discrimination(*sweep_coefficients(batch, options))
-    if swept:
-        # Random scores ask of vectors only that there are as many as tokens.
+        check_state_size(shape, f"momentum's direction with proxy {options.proxy!r}", "use proxy 'hidden-gradient' or 'row', or momentum 0")
+    batched = uses_batched_form(hidden) and not options.momentum
+    if batched and options.score != "random":
+        max_scopes = {"batch": 1, "shard": options.shards, "group": len(mask)}[options.scope]
+        batch = DeltaBatch(logp, hidden, advantage, mask, scope, max_scopes, tokens, head, sampling_temperature)
+        return Discrimination(*batched_coefficients(batch, options))
+    if batched:
+        # Random scores need only the number of vectors.
         vectors: TokenVectors = DenseVectors(logp.new_zeros(int(mask.sum()), 1))
     else:
         features = TokenFeatures(
@@ -151,9 +151,11 @@ def discriminate(
     directions = MeanDirection()
     for scope_id in options.reduce(ScopeIds().add(token_scope)).finish():
         members = (token_scope == scope_id).nonzero()[:, 0]
-        own = vectors if len(members) == len(vectors) else vectors.take(members)
-        # Knuth's multiplier spreads neighbouring scopes over unrelated random streams.
-        result = scope_coefficients(own, token_advantage[members], options._replace(seed=(options.seed + 2654435761 * scope_id) % 2**63))
+        in_scope = vectors if len(members) == len(vectors) else vectors.take(members)
+        # Knuth's multiplier gives neighbouring scopes unrelated random streams.
+        result = scope_coefficients(
+            in_scope, token_advantage[members], options._replace(seed=(options.seed + 2654435761 * scope_id) % 2**63)
+        )
         coefficient[members] = result.coefficient
         temperatures += [] if result.temperature is None else [result.temperature]
         if options.momentum and result.first is not None:
@@ -189,12 +191,12 @@ def delta_coefficients(
     seed: int = 0,
     reduce: Reduce = this_rank_only,
 ) -> Float[Tensor, "seq tok"]:
-    """Per-token coefficients, mean 1 over the scope's tokens, no gradient, 0 outside the mask.
+    """DelTA's per-token coefficients (2605.21467): mean 1 over a scope's tokens, no gradient, 0 outside the mask.
 
-    `hidden` is the LM head's input where each token is predicted, or a source of it for the valid tokens, row after row.
-    A scope in which either side has no mass gets 1 everywhere (our reading). `reduce` merges an accumulator over ranks;
-    with it the result does not depend on how rows lie on ranks (but for scope "shard", which means just that, and random
-    scores: give each rank its own seed).
+    `hidden` is the LM head's input where each token is predicted, or a source of it for the packed valid tokens. A scope in which
+    one side has no mass gets 1 everywhere (our reading). `reduce` merges an accumulator over ranks; then the result does not
+    depend on the rank of a response, except with scope "shard", which cuts by it, and with random scores, which need a
+    different seed on each rank.
     """
     options = DeltaOptions(
         lam_min=lam_min,
@@ -221,10 +223,11 @@ def delta_coefficients(
 def delta_credit(
     inputs: CreditInputs, state: State, *, temperature: TemperatureMode = "adaptive", constant_gamma: float = 1.0, **knobs: Any
 ) -> CreditOutcome:
-    """The stage form: coefficient x advantage. `knobs` are DeltaOptions; `first-batch` keeps its temperature in the state.
+    """a_it = c_it A_i with DelTA's coefficients; `knobs` are fields of DeltaOptions.
 
-    With momentum the state holds the direction averaged over steps, past = momentum past + (1 - momentum) this batch's, and how far
-    the two agreed (their cosine). A batch without two sides anywhere leaves it as it is.
+    Temperature "first-batch" keeps the first measured one in the state. With momentum the state holds the direction averaged over
+    steps, past = momentum past + (1 - momentum) new, and the cosine of past and new; a batch without a two-sided scope changes
+    neither.
     """
     if inputs.hidden is None:
         raise ValueError("hidden is missing; DelTA needs the LM head's input from the scoring pass")
@@ -235,7 +238,7 @@ def delta_credit(
         fixed = Temperature(constant_gamma, constant_gamma, constant_gamma)
     elif temperature == "first-batch" and "temperature" in state:
         fixed = Temperature(*state["temperature"])
-    past = unpack(state["direction"]).to(inputs.mask.device) if "direction" in state else None
+    past = decode_tensor(state["direction"]).to(inputs.mask.device) if "direction" in state else None
     options = DeltaOptions(fixed_temperature=fixed, past=past, seed=inputs.seed, **knobs)
     coefficient, measured, direction = discriminate(
         inputs.logp,
@@ -251,12 +254,12 @@ def delta_credit(
     if temperature == "first-batch" and fixed is None and measured:
         state = {**state, "temperature": [sum(side) / len(measured) for side in zip(*measured, strict=True)]}
     if direction is not None:
-        state = {**state, **_remembered(direction, past, options.momentum)}
+        state = {**state, **_momentum_state(direction, past, options.momentum)}
     return scale_advantage(coefficient, inputs, state)
 
 
-def _remembered(direction: Tensor, past: Tensor | None, momentum: float) -> dict[str, Any]:
+def _momentum_state(direction: Tensor, past: Tensor | None, momentum: float) -> dict[str, Any]:
     if past is None:
-        return {"direction": pack(direction)}
+        return {"direction": encode_tensor(direction)}
     agreement = torch.nn.functional.cosine_similarity(direction.flatten(), past.flatten(), dim=0)
-    return {"direction": pack(momentum * past + (1 - momentum) * direction), "direction_agreement": float(agreement)}
+    return {"direction": encode_tensor(momentum * past + (1 - momentum) * direction), "direction_agreement": float(agreement)}

@@ -55,7 +55,7 @@ class _Cost:
     def passes(self) -> Iterator[Chunk]:
         """A micro-batch at a time, by the same scoring pass as ours: the released code's own is no faster."""
         for index, part in self.parts:
-            evidence = self.path.pipeline.score_tokens(self.path.policy.model, part, keep_hidden=True)
+            evidence = self.path.pipeline.margin_scores(self.path.policy.model, part, keep_hidden=True)
             yield Chunk(index, evidence.logp[part.loss_mask], packed_features(evidence, part.loss_mask))
 
     def published(self) -> Tensor:
