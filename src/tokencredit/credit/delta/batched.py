@@ -146,7 +146,7 @@ def _scaled_margin(raw: Tensor, slope: Tensor, shift: Tensor, chunk: ChunkTiles)
 
 
 def _assign(raw: Tensor, slope: Tensor, shift: Tensor, chunk: ChunkTiles, options: DeltaOptions) -> Float[Tensor, "tile slot"]:
-    """a_it in [0, 1]; see `discriminator`."""
+    """a_it in [0, 1]; see `algorithm._assign`."""
     scaled = _scaled_margin(raw, slope, shift, chunk)
     return (scaled > 0).to(scaled.dtype) if options.assignment == "hard" else scaled.sigmoid()
 
