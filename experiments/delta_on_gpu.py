@@ -249,27 +249,27 @@ def single_steps() -> None:
     for count, width in ((1_000_000, 576), (250_000, 4096)):
         batch = Batch(count, width)
         scope = torch.zeros_like(batch.group)
-        found = rows.find_rows(scope, batch.advantage, batch.mask, 1)
-        layout = partial(rows.fill_slots, found, batch.advantage, batch.mask, batch.logp, scopes=1, apart=0, scaled=True)
+        found = rows.number_scopes(scope, batch.advantage, batch.mask, 1)
+        layout = partial(rows.fill_slots, found, batch.advantage, batch.mask, batch.logp, scopes=1, response_stride=0, scaled=True)
         slots = layout(runs=[slice(0, batch.count)])
-        values = torch.empty(len(slots.place), width, device=GPU)
-        raw, parts, score = torch.empty_like(slots.size), triton_scores.parts_of(slots), torch.empty(batch.mask.numel(), device=GPU)
+        values = torch.empty(len(slots.feature_row), width, device=GPU)
+        raw, parts, score = torch.empty_like(slots.size), triton_scores.new_parts(slots), torch.empty(batch.mask.numel(), device=GPU)
         sums = partial(triton_scores.sums, slots, slots.size, batch.features, 0, values)
         sums()
-        towards = triton_scores.direction(slots, values, slots.mass, torch.float32)
-        dots = partial(triton_scores.dots, slots, slots.size, batch.features, 0, towards, raw, parts)
+        direction = triton_scores.direction(slots, values, slots.mass, torch.float32)
+        dots = partial(triton_scores.dots, slots, slots.size, batch.features, 0, direction, raw, parts)
         dots()
         moments = triton_scores.moments(slots, parts)
-        judging = triton_scores.Judging(None, 1.0, False)
+        options = triton_scores.ScoreOptions(None, 1.0, False)
         known = {"low": 0.8, "high": 1.2, "normalize": True, "expected": batch.count}
         steps = {
-            "rows": partial(rows.find_rows, scope, batch.advantage, batch.mask, 1),
+            "rows": partial(rows.number_scopes, scope, batch.advantage, batch.mask, 1),
             "slots": partial(layout, runs=[slice(0, batch.count)]),
             "sums": sums,
             "direction": partial(triton_scores.direction, slots, values, slots.mass, torch.float32),
             "dots": dots,
             "moments": partial(triton_scores.moments, slots, parts),
-            "judge": partial(triton_scores.judge, slots, raw, slots.mass, moments, moments, judging, out=score, last=True),
+            "judge": partial(triton_scores.score_margins, slots, raw, slots.mass, moments, moments, options, out=score, last=True),
             "map": partial(triton_scores.coefficients, score, batch.mask, found, slots.mass, slots.tokens, **known),
         }
         floor = batch.features.numel() * 2 / PEAK * 1e6

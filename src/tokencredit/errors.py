@@ -1,4 +1,4 @@
-"""The ways a run ends early by design, and the exit codes people's scripts see."""
+"""Exceptions that end a run by design, and the exit codes of the command."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ EXIT_OK, EXIT_BAD_INPUT, EXIT_GUARD, EXIT_STORAGE = 0, 2, 3, 4
 
 
 class ConfigError(ValueError):
-    """A user's mistake: what is wrong, and what would be right."""
+    """A user's mistake; the message names the wrong value and what would be right."""
 
 
 class GuardError(RuntimeError):
-    """Training stopped, because going on would waste time or spoil the weights."""
+    """Training stopped because continuing would waste time or damage the weights."""
 
 
 class BadNumbersError(GuardError):
-    """Something is not a number, before an optimizer step was taken on it."""
+    """A value is not finite, found before an optimizer step used it."""
 
     def __init__(self, stage: str, message: str, rows: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -22,4 +22,4 @@ class BadNumbersError(GuardError):
 
 
 class StorageError(RuntimeError):
-    """A file could not be written: no space, no permission, a disk that fails. What was there before is still there."""
+    """A file could not be written (no space, no permission, a failing disk); its previous version is unchanged."""

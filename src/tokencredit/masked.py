@@ -1,4 +1,4 @@
-"""The only reductions: over masked tokens, and over groups of responses."""
+"""Reductions over masked tokens and over groups of responses; the mathematics uses no others."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ def response_mean(value: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"]
 
 
 class GroupStatistics(NamedTuple):
-    """Per response: the statistics of the group it belongs to, over graded responses."""
+    """For each response, the statistics of its group over graded responses."""
 
     graded: Float[Tensor, " seq"]
     mean: Float[Tensor, " seq"]
@@ -33,9 +33,8 @@ class GroupStatistics(NamedTuple):
 def group_statistics(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"], times: Int[Tensor, " seq"] | None = None) -> GroupStatistics:
     """Count, mean and sample standard deviation (n-1, two-pass, in float64) of each group, NaN values left out.
 
-    With `times` a value stands, and is counted, that many times: a reward carried by every token of its response.
-    A group with no value has mean 0; one with fewer than two values has standard deviation 0, and so has one whose
-    values differ by no more than the rounding of their own precision.
+    With `times` each value counts that many times, as a reward does that every token of its response carries. A group without values
+    has mean 0; one with fewer than two values, or whose values differ by no more than rounding error, has standard deviation 0.
     """
     index = torch.unique(group, return_inverse=True)[1]
     known = ~value.isnan()
@@ -55,7 +54,7 @@ def group_statistics(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"], t
 
 
 def best_sibling(value: Float[Tensor, " seq"], group: Int[Tensor, " seq"]) -> Float[Tensor, " seq"]:
-    """The best value among a response's siblings, its own and NaN values left out; -inf where there is none."""
+    """The largest value among a response's siblings, excluding itself and NaN values; -inf without any."""
     index = torch.unique(group, return_inverse=True)[1]
     nothing = torch.full_like(value, -torch.inf)
     known = torch.where(value.isnan(), nothing, value)

@@ -1,13 +1,4 @@
-"""What is added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method.
-
-The form every shaping takes: what is known of responses in, what is added to their scores out.
-
-DAPO's soft overlong penalty: a reward that falls linearly as a response nears the length limit (2503.14476).
-
-IBPO: a failure that its own policy repairs, shown a sibling, is worth more than one it cannot (2605.16302).
-
-KL in the reward: what drifting from a frozen reference costs a whole response.
-"""
+"""Reward shaping: terms added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,25 +11,28 @@ from tokencredit.types import Evidence
 
 
 class ShapeInputs(NamedTuple):
+    """One batch of responses with the evidence that a method may use."""
+
     score: Float[Tensor, " seq"]
     length: Int[Tensor, " seq"]
     max_length: int
     """Length limit of a response."""
     repaired: Float[Tensor, " seq"] | None = None
-    """Share of a response's references with which the policy repaired it; 0 where none was tried."""
+    """Share of the references (siblings shown to the policy) with which its revision was right; 0 if none was tried."""
 
 
 class ShapeMethod(NamedTuple):
-    """`adjust(inputs, **knobs)` is added to the score; `needs` is what must be sampled for it."""
+    """`adjust(inputs, **knobs)` returns the term added to the score; `needs` is the evidence that must be sampled."""
 
     adjust: Callable[..., Tensor]
     needs: frozenset[Evidence] = frozenset()
 
 
 def overlong_penalty(length: Int[Tensor, " seq"], *, max_length: int, buffer: float = 0.2, factor: float = 1.0) -> Float[Tensor, " seq"]:
-    """min(0, -factor (T - (L - b)) / b) with b = buffer x L: 0 up to L - b, -factor at the limit L.
+    """DAPO's soft overlong penalty (2503.14476): min(0, -factor (T - (L - b)) / b), b = buffer x L.
 
-    `buffer` is a share of the limit; the authors' 4096 of 20480 tokens is 0.2. Lengths beyond L keep falling.
+    0 up to length L - b, then falling linearly to -factor at the limit L and further beyond it. `buffer` is a share of the limit;
+    the authors' 4096 of 20480 tokens is 0.2.
     """
     if not 0 < buffer <= 1:
         raise ValueError(f"buffer is {buffer}; it must be a share of max_length above 0 and at most 1")
@@ -56,9 +50,10 @@ def repair_bonus(
     repair_value: float = 0.5,
     correct_above: float = 0.5,
 ) -> Float[Tensor, " seq"]:
-    """Weight x repair_value x (share of references whose revision is right) for failures, 0 for successes.
+    """IBPO (2605.16302): weight x repair_value x (share of references whose revision is right) for failures, 0 for successes.
 
-    A response that could not be graded (NaN score) is neither: 0.
+    A failure that the policy can repair after seeing a sibling is worth more than one it cannot. An ungraded response (NaN score)
+    gets 0.
     """
     if bool(((repaired < 0) | (repaired > 1) | repaired.isnan()).any()):
         raise ValueError("repaired must be a share of references between 0 and 1")
@@ -66,7 +61,7 @@ def repair_bonus(
 
 
 def kl_penalty(divergence: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"], *, beta: float) -> Float[Tensor, " seq"]:
-    """-beta x the sum of a response's per-token divergence estimates, taken at sampling time; carries no gradient."""
+    """KL in the reward: -beta x the sum of a response's per-token KL estimates from a frozen reference at sampling time; no gradient."""
     return -beta * divergence.detach().where(mask, 0.0).sum(-1)
 
 

@@ -1,12 +1,4 @@
-"""Student's t, the distribution that paired differences are held against. Standard library only.
-
-How sure a held-out accuracy is.
-
-What right and wrong samples say about a policy: estimates over problems, each with a 95 % interval. Plain numbers, no tensors.
-
-Problems are drawn independently of each other; samples of one problem are not, they share its difficulty. So every estimate is a mean
-over problems of one number per problem, and its uncertainty is that of this mean.
-"""
+"""Statistics on plain numbers, without tensors: Student's t for paired differences, Wilson intervals, and estimates over problems."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +27,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """I_x(a, b), regularised."""
+    """The regularised incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
@@ -45,12 +37,12 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """P(|T| > |t|)."""
+    """P(|T| > |t|) for Student's t with `freedom` degrees of freedom."""
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
 def critical(freedom: float, alpha: float = 0.05) -> float:
-    """The |t| that chance exceeds with probability `alpha`."""
+    """The |t| that Student's t exceeds with probability `alpha`."""
     low, high = 0.0, 1.0
     while two_sided(high, freedom) > alpha:
         low, high = high, 2 * high
@@ -61,7 +53,7 @@ def critical(freedom: float, alpha: float = 0.05) -> float:
 
 
 Z = 1.959963984540054
-"""Standard normal quantile of 95 %, both sides."""
+"""Two-sided 95 % quantile of the standard normal distribution."""
 
 EXPLAINED = (
     "95 % Wilson score interval of a binomial share over the number of problems. For sampled accuracy the samples of one problem "
@@ -75,7 +67,7 @@ class Interval(NamedTuple):
 
 
 def wilson(share: float, problems: int) -> Interval:
-    """Every p with |share - p| <= z sqrt(p (1 - p) / n); never outside [0, 1], and not a point at 0 or 1."""
+    """Wilson's interval: all p with |share - p| <= z sqrt(p (1 - p) / n); inside [0, 1], and never a point at 0 or 1."""
     if problems < 1 or not 0 <= share <= 1:
         raise ValueError(f"share is {share} of {problems} problems; give a share between 0 and 1 of at least one problem")
     spread = Z**2 / problems
@@ -85,16 +77,18 @@ def wilson(share: float, problems: int) -> Interval:
 
 
 class Estimate(NamedTuple):
+    """A value with its 95 % interval."""
+
     value: float
     low: float
     high: float
 
 
 def pass_at_k(right: int, samples: int, k: int) -> float:
-    """Probability that k of a problem's samples, drawn without replacement, hold a right one: 1 - C(n-c, k) / C(n, k).
+    """Probability that k of a problem's n samples, drawn without replacement, contain a right one: 1 - C(n-c, k) / C(n, k).
 
     Unbiased for the best of k fresh samples (Chen et al. 2021, arXiv:2107.03374), unlike 1 - (1 - c/n)^k, which is too low.
-    Exact whole numbers until the one division, so nothing overflows or cancels.
+    Exact integers until the one division, so nothing overflows or cancels.
     """
     if not 1 <= k <= samples or not 0 <= right <= samples:
         raise ValueError(f"k is {k} and {right} of {samples} samples are right; give 1 <= k <= samples and 0 <= right <= samples")
@@ -102,9 +96,9 @@ def pass_at_k(right: int, samples: int, k: int) -> float:
 
 
 def mixed_at(scores: Sequence[float], size: int) -> float:
-    """Probability that a group of `size` of a problem's samples holds two different scores, so that comparing them teaches something.
+    """Probability that a group of `size` of a problem's samples contains two different scores, without which advantages are 0.
 
-    Scores that are NaN could not be graded and are compared with nothing. Unbiased in the same sense as `pass_at_k`.
+    A NaN score is ungraded and differs from no other. Unbiased in the same sense as `pass_at_k`.
     """
     if not 1 <= size <= len(scores):
         raise ValueError(f"a group of {size} cannot be drawn from {len(scores)} samples")
@@ -113,17 +107,18 @@ def mixed_at(scores: Sequence[float], size: int) -> float:
     kinds = [graded.count(score) for score in set(graded)]
     if not kinds:
         return 0.0
-    # All graded members alike, for each score; groups without a graded member were counted once for every score.
-    alike = sum(math.comb(count + ungraded, size) for count in kinds) - (len(kinds) - 1) * math.comb(ungraded, size)
-    return 1 - alike / math.comb(len(scores), size)
+    # Groups whose graded members all have one score; those without a graded member were counted once for every score.
+    equal = sum(math.comb(count + ungraded, size) for count in kinds) - (len(kinds) - 1) * math.comb(ungraded, size)
+    return 1 - equal / math.comb(len(scores), size)
 
 
 def over_problems(values: Sequence[float], samples: int) -> Estimate:
-    """Mean of one number in [0, 1] per problem, with a Wilson interval at the effective number of observations.
+    """Mean over problems of one number in [0, 1] per problem, with a Wilson interval at the effective number of observations.
 
-    n_eff = m (1 - m) / Var(mean), the variance being that of the problems' own numbers, widened as Student's t widens it; between the
-    number of problems (samples of a problem all alike) and the number of samples (problems all alike). A t-interval of the same
-    variance, or a bootstrap over problems, shrinks to a point where every problem is solved or none is; this one never does.
+    Problems are drawn independently; samples of one problem share its difficulty and are not independent. n_eff = m (1 - m) / Var(mean),
+    with the variance between problems, widened like Student's t; it lies between the number of problems (all samples of a problem
+    equal) and the number of samples (all problems equal). A t-interval or a bootstrap over problems would shrink to a point where all
+    problems, or none, are solved; this interval does not.
     """
     problems = len(values)
     mean = math.fsum(values) / problems
@@ -135,7 +130,7 @@ def over_problems(values: Sequence[float], samples: int) -> Estimate:
 
 
 def _students_t(freedom: int) -> float:
-    """Quantile of 95 %, both sides, as a series in 1 / freedom: within 1 % from five on, too small below, where the floor holds."""
+    """Two-sided 95 % quantile by a series in 1 / freedom: within 1 % from freedom 5 on, too small below, where callers have a floor."""
     return Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
 
 

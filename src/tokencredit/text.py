@@ -1,7 +1,4 @@
-"""What somebody probably meant.
-
-Text as people may safely look at it: nothing invisible, nothing that moves other text.
-"""
+"""Text for people: suggestions for misspelled names, and text of models made safe to display."""
 
 import difflib
 import unicodedata
@@ -9,7 +6,7 @@ from collections.abc import Iterable
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` where something is close, else the list of what there is."""
+    """`did you mean 'x'?` if a known name is close, else the list of known names."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
@@ -20,7 +17,7 @@ HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, format characters (bidi overrides, joiners), lone surrogates, private and unassigned ones, line separators."""
 
 BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Letters and signs that have no ink: fillers of Hangul, the empty Braille cell."""
+"""Characters that are displayed blank: Hangul fillers, the empty Braille cell."""
 
 COMBINING = frozenset({"Mn", "Me"})
 MARKS_IN_A_ROW = 2
@@ -28,9 +25,10 @@ LONGEST = 2000
 
 
 def sanitize(text: str) -> str:
-    """`⏎` for a newline, `␀`-like signs for controls, `⟨U+202E⟩` for the rest that hides, `◌` under a mark with nothing to sit on.
+    """Make invisible characters visible, and characters that move other text harmless.
 
-    More than two combining marks in a row are spelled out too: piled up they would cover the lines above.
+    `⏎` for a newline, `␀`-like signs for controls, `⟨U+202E⟩` for other hidden characters, `◌` under a combining mark at the start.
+    More than two combining marks in a row are spelled out too: stacked they would cover the lines above.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -51,14 +49,14 @@ def sanitize(text: str) -> str:
 
 
 def brief(text: str, longest: int = 400) -> str:
-    """Visible, and with its end left out where it is longer than a person would read in a sentence or a table."""
+    """Sanitized text, truncated to `longest` characters."""
     if len(text) <= longest:
         return sanitize(text)
     return f"{sanitize(text[:longest])}… ({len(text) - longest:,} more characters)"
 
 
 def sanitize_values(value: object) -> object:
-    """Every string inside lists and tables, keys included, visible and not longer than LONGEST."""
+    """The value with every string in it, keys included, sanitized and truncated to LONGEST characters."""
     if isinstance(value, str):
         return brief(value, LONGEST)
     if isinstance(value, dict):

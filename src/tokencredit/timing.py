@@ -1,4 +1,4 @@
-"""Seconds by stage. Clocks live here and in timing files, never in metrics."""
+"""Wall time by stage. It is written to timing files, never to metrics, which must not depend on the clock."""
 
 import time
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
+    """Seconds spent in each named stage."""
+
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 

@@ -1,8 +1,8 @@
-"""One frozen record per stage, each holding the one before it, each checked when it is made.
+"""One frozen record per stage; each holds the previous one and checks itself when it is built.
 
     Rollouts -> Scored -> Credited -> StepPlan -> StepResult
 
-`None` means not assigned, `0.0` assigned zero, a NaN reward "could not be graded".
+`None` means not assigned, `0.0` assigned zero, and a NaN reward ungraded.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Aggregation = Literal["token-mean", "sequence-mean", "constant"]
-"""How token losses of one optimizer step become one number."""
+"""How the token losses of one optimizer step are averaged."""
 
 Evidence = Literal["logp", "entropy", "hidden", "revisions", "prefix-values", "greedy-scores"]
-"""What a stage may need beyond rollouts and scores: found by the scoring pass (logp, entropy, hidden), or sampled."""
+"""Evidence that a stage may need beyond rollouts and scores: from the scoring pass (logp, entropy, hidden), or sampled."""
 
 State = Mapping[str, Any]
-"""What a method remembers between steps. JSON values only, so that a checkpoint can hold it."""
+"""The state of a method between steps. JSON values only, because checkpoints hold it."""
 
 
 def _size(tensor: Tensor) -> str:
@@ -48,14 +48,14 @@ def _none_where(name: str, tensor: Tensor, bad: Tensor, why: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollouts:
-    """What the policy wrote. `mask` is True exactly for tokens it sampled (not padding, not tool output)."""
+    """Sampled responses. `mask` is True exactly for tokens that the policy sampled (not padding, not tool output)."""
 
     prompts: tuple[tuple[int, ...], ...]
     tokens: Int[Tensor, "seq tok"]
     mask: Bool[Tensor, "seq tok"]
     group: Int[Tensor, " seq"]
     behavior_logp: Float[Tensor, "seq tok"]
-    """Log-prob under the sampler; NaN where it could not score, and then the token leaves the loss."""
+    """Log-prob under the sampler; a token with NaN is left out of the loss."""
     finished: Bool[Tensor, " seq"]
     """False where the response was cut at the length limit."""
 
@@ -91,7 +91,7 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scored:
-    """Rollouts with what the verifier said (`score`) and what is compared after shaping (`reward`)."""
+    """Rollouts with the verifier's `score`, and the `reward` after shaping."""
 
     rollouts: Rollouts
     score: Float[Tensor, " seq"]
@@ -111,9 +111,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Credited:
-    """Scored rollouts with the signed number every token receives.
+    """Scored rollouts with the credit of every token, a signed number.
 
-    `coefficient` is None for methods that assign credit directly; otherwise credit = coefficient x advantage.
+    `coefficient` is None for methods that compute credit directly; otherwise credit = coefficient x advantage.
     """
 
     scored: Scored
@@ -152,12 +152,12 @@ class Credited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """One optimizer step: rows of each micro-batch, and what every token's loss is divided by."""
+    """One optimizer step: the rows of each micro-batch, and the denominator of every token's loss."""
 
     micro_batches: tuple[tuple[int, ...], ...]
     denominator: float
     prompts: int
-    """Distinct prompts that meet in this step."""
+    """Distinct prompts in this step."""
     tokens: int
     credit_scale: tuple[float, ...] | None = None
     """Factor on the credit of each row, in the order of `rows`; None where all are 1."""
@@ -177,10 +177,10 @@ class StepPlan:
     steps: tuple[PlannedStep, ...]
 
     def __post_init__(self) -> None:
-        placed = [row for step in self.steps for row in step.rows]
-        if len(set(placed)) != len(placed):
-            raise ValueError(f"plan places {len(placed)} rows but only {len(set(placed))} distinct ones; a row may appear once")
-        outside = [row for row in placed if not 0 <= row < self.rows]
+        planned = [row for step in self.steps for row in step.rows]
+        if len(set(planned)) != len(planned):
+            raise ValueError(f"plan places {len(planned)} rows but only {len(set(planned))} distinct ones; a row may appear once")
+        outside = [row for row in planned if not 0 <= row < self.rows]
         if outside:
             raise ValueError(f"plan names row {outside[0]} but there are {self.rows} rows")
         for index, step in enumerate(self.steps):
@@ -210,7 +210,7 @@ class StepPlan:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StepPlan":
-        """What `to_json` wrote."""
+        """The plan behind `to_json`'s fields."""
         steps = tuple(
             PlannedStep(
                 micro_batches=tuple(tuple(micro) for micro in step["micro_batches"]),
@@ -230,12 +230,12 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What the optimizer steps of one plan did: one entry per optimizer step in each tuple."""
+    """Results of the optimizer steps of one plan: one entry per optimizer step in each tuple."""
 
     loss: tuple[float, ...]
     gradient_norm: tuple[float, ...]
     silenced_share: tuple[float, ...]
-    """Share of credited tokens whose gradient the objective cut to zero (clipping; a KL term in the loss leaves none)."""
+    """Share of credited tokens whose gradient the objective cut to zero by clipping; 0 with a KL term in the loss."""
     ratio_mean: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -249,7 +249,7 @@ TableRow = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a diagnosis concludes: in words, as named numbers, and as small tables. NaN means "could not be told"."""
+    """The result of a diagnosis: a note, named numbers and small tables. NaN means unknown."""
 
     name: str
     note: str
@@ -258,17 +258,19 @@ class Finding:
 
     def __post_init__(self) -> None:
         if not self.note.strip():
-            raise ValueError(f"finding {self.name!r} has no note; say in words what was found")
+            raise ValueError(f"finding {self.name!r} has no note; describe what was found")
 
     def to_json(self) -> dict[str, Any]:
-        """NaN becomes null: JSON has no word for it."""
+        """NaN becomes null, because JSON has no NaN."""
 
-        def told(value: float | int | str | None) -> float | int | str | None:
+        def nan_to_none(value: float | int | str | None) -> float | int | str | None:
             return None if isinstance(value, float) and value != value else value
 
         return {
             "name": self.name,
             "note": self.note,
-            "numbers": {key: told(value) for key, value in self.numbers.items()},
-            "tables": {key: [{column: told(value) for column, value in row.items()} for row in rows] for key, rows in self.tables.items()},
+            "numbers": {key: nan_to_none(value) for key, value in self.numbers.items()},
+            "tables": {
+                key: [{column: nan_to_none(value) for column, value in row.items()} for row in rows] for key, rows in self.tables.items()
+            },
         }

@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def own_version() -> str:
-    """Of the installed package; a source tree that is only on the path has none, which must not cost anybody a page."""
+    """The version of the installed package, or "from source" for a source tree that is only on the path."""
     try:
         return version("tokencredit")
     except PackageNotFoundError:

@@ -113,9 +113,9 @@ def law_nothing_is_asked_of_the_device(delta: SimpleNamespace, case: Case) -> No
     places = padded, DeviceFeatures(padded[inputs.mask]), HostFeatures(padded[inputs.mask], CPU, chunk=4)
     variants = {}, {"coefficient_map": "symmetric"}, {"score": "own-side"}
     for (name, (scope, most)), hidden, knobs in zip(scopes.items(), places, variants, strict=True):
-        batch = delta.SweptBatch(inputs.logp, hidden, inputs.advantage, inputs.mask, scope, most)
+        batch = delta.DeltaBatch(inputs.logp, hidden, inputs.advantage, inputs.mask, scope, most)
         with Watch() as watch:
-            found = delta.sweep_coefficients(batch, delta.DeltaOptions(scope=name, **knobs, **case.knobs))
+            found = delta.batched_coefficients(batch, delta.DeltaOptions(scope=name, **knobs, **case.knobs))
         assert watch.waits == []
         with watch:
             list(found.temperatures)
@@ -143,9 +143,9 @@ def law_memory_is_bounded_by_blocks_and_chunks(delta: SimpleNamespace, case: Cas
     try:
         recomputed = RecomputedFeatures(recompute, cut(len(features), chunk), width)
         for hidden in (DeviceFeatures(features), recomputed, features.view(rows, tokens, width)):
-            batch = delta.SweptBatch(logp, hidden, advantage, mask, torch.zeros(rows, dtype=torch.long), 1)
+            batch = delta.DeltaBatch(logp, hidden, advantage, mask, torch.zeros(rows, dtype=torch.long), 1)
             with Watch() as watch:
-                delta.sweep_coefficients(batch, delta.DeltaOptions(**case.knobs))
+                delta.batched_coefficients(batch, delta.DeltaOptions(**case.knobs))
             # A tile in float64 is the least that is worked on.
             assert watch.largest <= 8 * delta.TILE * width
         assert set(alive) == {chunk}

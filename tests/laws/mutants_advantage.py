@@ -118,10 +118,10 @@ PRESETS: dict[str, Edit] = {
 BATCH_LEVEL: dict[str, Edit] = {
     "whitened within groups": Edit(
         "advantage.whitened",
-        "    return whitened(value, length",
+        "    return whiten(value, length",
         "    from tokencredit.masked import group_statistics\n\n"
         "    value = value - group_statistics(value, group).mean\n"
-        "    return whitened(value, length",
+        "    return whiten(value, length",
     ),
     "whitened without a mean": Edit("advantage.whitened", "(value - mean) / spread", "value / spread"),
     "epsilon beside the standard deviation": Edit("advantage.whitened", "std.hypot(std.new_tensor(math.sqrt(epsilon)))", "(std + epsilon)"),

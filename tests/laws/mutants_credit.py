@@ -31,7 +31,7 @@ SELECTION: dict[str, Edit] = {
     ),
     "padding is ranked": Edit("credit.masks", "inputs.logp.where(inputs.mask, torch.inf)", "inputs.logp"),
     "length is the padded width": Edit(
-        "credit.masks", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(place), keep=keep)"
+        "credit.masks", "kept_tokens(inputs.mask.sum(-1), keep=keep)", "kept_tokens(0 * inputs.mask.sum(-1) + len(rank), keep=keep)"
     ),
     "positive responses are filtered too": Edit("credit.masks", " | (inputs.advantage >= 0)[:, None]", ""),
     "only positive responses are filtered": Edit("credit.masks", "(inputs.advantage >= 0)", "(inputs.advantage < 0)"),
@@ -59,10 +59,10 @@ SELECTION: dict[str, Edit] = {
 STATISTICS: dict[str, Edit] = {
     "one tail": Edit(
         "credit.ktae",
-        "more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + ALIKE",
+        "more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + TIE",
         "more_probable = k < a[:, None]",
     ),
-    "ties split by rounding": Edit("credit.ktae", "ALIKE = 1e-7", "ALIKE = -1e-7"),
+    "ties split by rounding": Edit("credit.ktae", "TIE = 1e-7", "TIE = -1e-7"),
     "impossible tables": Edit("credit.ktae", ".where(possible, -torch.inf)", ""),
     "a chance beyond its margins": Edit("credit.ktae", " - _log_choose(column + other, row)[:, None]", ""),
     "p is hardly ever 1": Edit("credit.ktae", "p_value.where(more_probable.any(-1), 1.0)", "p_value * (1 - 1e-12)"),
@@ -100,7 +100,7 @@ KEYS: dict[str, Edit] = {
     "p of 1 is significant": Edit("credit.ktae", ".exp().where(p_value < 1, 0.0)", ".exp()"),
     "a key without direction": Edit("credit.ktae", "(strength * direction / 2)", "(strength * direction.abs() / 2)"),
     "wrong is right": Edit("credit.ktae", "inputs.score > correct_above", "inputs.score <= correct_above"),
-    "only what correct responses use more": Edit("credit.ktae", " - wrong / (correct + NEVER)", ""),
+    "only what correct responses use more": Edit("credit.ktae", " - wrong / (correct + FREQUENCY_FLOOR)", ""),
     "half a sigmoid": Edit("credit.ktae", "direction / 2).tanh()", "direction).sigmoid()"),
     "the key ignores its top": Edit("credit.ktae", "return top * (", "return ("),
     "the key scales the advantage": Edit("credit.ktae", "inputs.advantage[:, None] + key", "inputs.advantage[:, None] * (1 + key)"),

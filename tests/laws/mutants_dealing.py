@@ -61,20 +61,20 @@ SHARES: dict[str, Edit] = {
 
 SPLITTING: dict[str, Edit] = {
     "a group met twice in one step is split": Edit(
-        "batching.microbatch", "[{names[row] for row in rows} for rows", "[[names[row] for row in rows] for rows"
+        "batching.microbatch", "[{group_of[row] for row in rows} for rows", "[[group_of[row] for row in rows] for rows"
     ),
     "only the later step splits": Edit(
         "batching.microbatch",
-        "sum(any(met[name] > 1 for name in groups) for groups in groups_of)",
+        "sum(any(steps_with[name] > 1 for name in groups) for groups in groups_of)",
         "sum(any(name in before for before in groups_of[:at] for name in groups) for at, groups in enumerate(groups_of))",
     ),
     "split groups are counted": Edit(
         "batching.microbatch",
-        "sum(any(met[name] > 1 for name in groups) for groups in groups_of)",
-        "sum(many > 1 for many in met.values())",
+        "sum(any(steps_with[name] > 1 for name in groups) for groups in groups_of)",
+        "sum(many > 1 for many in steps_with.values())",
     ),
-    "every group of the step must be split": Edit("batching.microbatch", "sum(any(met[name]", "sum(all(met[name]"),
-    "a group may lie in two steps": Edit("batching.microbatch", "met[name] > 1", "met[name] > 2"),
+    "every group of the step must be split": Edit("batching.microbatch", "sum(any(steps_with[name]", "sum(all(steps_with[name]"),
+    "a group may lie in two steps": Edit("batching.microbatch", "steps_with[name] > 1", "steps_with[name] > 2"),
     "the first step is left out": Edit("batching.microbatch", "splitting / len(groups_of)", "splitting / max(1, len(groups_of) - 1)"),
     "a number of steps and no share": Edit("batching.microbatch", "return splitting / len(groups_of) if", "return float(splitting) if"),
 }

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from laws.harness import Edit, loaded_with
 
-MODULES = ("credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.delta")
+MODULES = ("credit.delta.vectors", "credit.delta.accumulators", "credit.delta.algorithm", "credit.delta.method")
 """In the order in which they import one another."""
 
 
@@ -92,11 +92,11 @@ CUTTING: dict[str, Edit] = {
     "merged means unweighted": Edit("credit.delta.accumulators", "one[1] + gap * two[0] / count", "one[1] + gap / 2"),
     "merged deviations forget the gap": Edit("credit.delta.accumulators", " + gap * gap * one[0] * two[0] / count", ""),
     "merged counts forget a rank": Edit("credit.delta.accumulators", "self.count + other.count", "self.count"),
-    "padding is valid": Edit("credit.delta", "    options.check()\n", "    options.check()\n    mask = torch.ones_like(mask)\n"),
-    "batch scope cut by row number": Edit("credit.delta", "return torch.zeros_like(rows)", "return rows % 2"),
-    "group scope pools the batch": Edit("credit.delta", "    return group\n", "    return torch.zeros_like(rows)\n"),
+    "padding is valid": Edit("credit.delta.method", "    options.check()\n", "    options.check()\n    mask = torch.ones_like(mask)\n"),
+    "batch scope cut by row number": Edit("credit.delta.method", "return torch.zeros_like(rows)", "return rows % 2"),
+    "group scope pools the batch": Edit("credit.delta.method", "    return group\n", "    return torch.zeros_like(rows)\n"),
     "only scopes on every rank": Edit("credit.delta.accumulators", "self.ids | other.ids", "self.ids & other.ids"),
-    "each rank its own scopes": Edit("credit.delta", "options.reduce(ScopeIds().add(token_scope))", "ScopeIds().add(token_scope)"),
+    "each rank its own scopes": Edit("credit.delta.method", "options.reduce(ScopeIds().add(token_scope))", "ScopeIds().add(token_scope)"),
     "each rank its own temperature": Edit(
         "credit.delta.algorithm", "options.reduce(MarginMoments().add(margin, advantage))", "MarginMoments().add(margin, advantage)"
     ),
@@ -111,12 +111,12 @@ CUTTING: dict[str, Edit] = {
 
 PROXIES: dict[str, Edit] = {
     "row proxy without confidence": Edit("credit.delta.vectors", "(-at_least_float32(logp).expm1())[:, None] * at_least", "at_least"),
-    "head proxy is the row proxy": Edit("credit.delta", 'if options.proxy == "row":', 'if options.proxy in ("row", "head"):'),
+    "head proxy is the row proxy": Edit("credit.delta.method", 'if options.proxy == "row":', 'if options.proxy in ("row", "head"):'),
     "head sum without the expected row": Edit(
-        "credit.delta.vectors", "away = -(self._probabilities() *", "away = -(0 * self._probabilities() *"
+        "credit.delta.vectors", "expected_row = -(self._probabilities() *", "expected_row = -(0 * self._probabilities() *"
     ),
     "head dot without the expected row": Edit("credit.delta.vectors", " - (self._probabilities() * scores).sum(-1)", ""),
-    "head norm without the cross term": Edit("credit.delta.vectors", "(1 - 2 * own + ", "(1 + "),
+    "head norm without the cross term": Edit("credit.delta.vectors", "(1 - 2 * chosen + ", "(1 + "),
     "head at sampling temperature one": Edit(
         "credit.delta.vectors", "(self.hidden @ self.head.T / self.temperature)", "(self.hidden @ self.head.T)"
     ),

@@ -18,7 +18,7 @@ MODULES = (
     "credit.delta.batched_vectors",
     "credit.delta.batched",
     "credit.delta.dispatch",
-    "credit.delta",
+    "credit.delta.method",
 )  # fmt: skip
 """In the order in which they import one another."""
 
@@ -50,22 +50,24 @@ SWEEPS: dict[str, Edit] = {
     "symmetric map at each side's own temperature": Edit(LEAN, "slope, shift = slope * again, shift * again", ""),
     "pooled temperature of unturned margins": Edit(LEAN, "negative._replace(mean=-negative.mean)", "negative"),
     "sides share one mass": Edit(LEAN, ".total[:, 0].clamp(min=FLOOR)", ".total[:, 0].view(-1, 2).sum(1).repeat_interleave(2)"),
-    "empty slots of the head have products": Edit("credit.delta.batched_vectors", "dot.where(tiles.place >= 0, 0.0)", "dot"),
-    "row proxy without confidence": Edit(SWEPT, "-logp[piece.tiles.cell].expm1()", "1 + 0 * logp[piece.tiles.cell]"),
+    "empty slots of the head have products": Edit("credit.delta.batched_vectors", "dot.where(tiles.feature_row >= 0, 0.0)", "dot"),
+    "row proxy without confidence": Edit(SWEPT, "-logp[chunk.tiles.cell].expm1()", "1 + 0 * logp[chunk.tiles.cell]"),
     "hidden gradient of all tokens": Edit("credit.delta.vectors", "if top_k >= len(head):", "if True:"),
     "a chunk replaces the sum before it": Edit(LEAN, "total = summed if total is None else total + summed", "total = summed"),
-    "places of other tokens": Edit(SWEPT, "2 * scopes.most, place - run.start", "2 * scopes.most, (place - run.start) // 2"),
+    "places of other tokens": Edit(
+        SWEPT, "2 * scopes.max_scopes, feature_row - run.start", "2 * scopes.max_scopes, (feature_row - run.start) // 2"
+    ),
     "chunks of a scope forgotten": Edit(SWEPT, "for number in wanted or [0]:", "for number in wanted[:1] or [0]:"),
-    "merged means unweighted": Edit(LEAN, "self.mean + gap * part", "self.mean + gap / 2"),
-    "merged deviations forget the gap": Edit(LEAN, " + gap.square() * self.tokens * part", ""),
-    "padded states in rows as wide as the mask": Edit(SWEPT, "[:, None] * apart +", "[:, None] * tok +"),
-    "zero advantage is laid out": Edit(SWEPT, "judged = (batch.advantage != 0) & ", "judged = "),
+    "merged means unweighted": Edit(LEAN, "self.mean + gap * weight", "self.mean + gap / 2"),
+    "merged deviations forget the gap": Edit(LEAN, " + gap.square() * self.tokens * weight", ""),
+    "padded states in rows as wide as the mask": Edit(SWEPT, "[:, None] * response_stride +", "[:, None] * tok +"),
+    "zero advantage is laid out": Edit(SWEPT, "scored = (batch.advantage != 0) & ", "scored = "),
     "the only bound is the only scope": Edit(SWEPT, "by_row.where((scopes.of_row == 0)[:, None], 0.0)", "by_row"),
-    "scopes are counted": Edit(TILES, "count = max(1, min(most, len(scope) // 2))", "count = max(1, int(two_sided.sum()))"),
+    "scopes are counted": Edit(TILES, "count = max(1, min(max_scopes, len(scope) // 2))", "count = max(1, int(two_sided.sum()))"),
     "tokens are picked by a mask": Edit(TILES, "    length = active.sum(1)\n", "    length = active.sum(1)\n    active[active]\n"),
     "temperatures are read at once": Edit(LEAN, "self._read: list[Temperature] | None = None", "self._read = None; self._list()"),
     "all features are copied": Edit(
-        "credit.delta.batched_vectors", "yield features, piece.tiles, scale", "yield features * 1, piece.tiles, scale"
+        "credit.delta.batched_vectors", "yield features, chunk.tiles, scale", "yield features * 1, chunk.tiles, scale"
     ),
     "temperatures cost a sweep": Edit(
         LEAN, "        columns = [", "        sweeps.dots(direction, by_scope=contrast)\n        columns = ["
@@ -77,16 +79,16 @@ GENERAL: dict[str, Edit] = {
     "range starts at zero": Edit(SWEPT, "coefficient = low + (high - low) * score", "coefficient = high * score"),
     "zero advantage left out of the mean": Edit(SWEPT, "64), mask.sum(1)]", "64), (mask & (score != 0)).sum(1)]"),
     "mean of rounded coefficients": Edit(SWEPT, "(high - low) * total / count.clamp(min=1)", "high * total - low * total"),
-    "an empty side is discriminated": Edit(SWEPT, "coefficient.where((scopes.of_row < scopes.most)[:, None], 1.0)", "coefficient"),
+    "an empty side is discriminated": Edit(SWEPT, "coefficient.where((scopes.of_row < scopes.max_scopes)[:, None], 1.0)", "coefficient"),
     "a floor that advantages meet": Edit(LEAN, ".total[:, 0].clamp(min=FLOOR)", ".total[:, 0].clamp(min=1.0)"),
     "the positive temperature for both sides": Edit(
         LEAN, "slope, shift = flip / gammas.sides, shift", "slope, shift = flip / gammas.sides[:1], shift"
     ),
     "rows are laid out as they come": Edit(TILES, "order = side.argsort(stable=True)", "order = torch.arange(rows)"),
-    "group scope pools the batch": Edit("credit.delta", "    return group\n", "    return torch.zeros_like(rows)\n"),
+    "group scope pools the batch": Edit("credit.delta.method", "    return group\n", "    return torch.zeros_like(rows)\n"),
     "each rank its own scopes": Edit(TILES, "reduce(TensorSum(mine)).total", "mine"),
     "each rank its own masses": Edit(
-        LEAN, "options.reduce(TensorSum(side_sums(weights, pieces)))", "TensorSum(side_sums(weights, pieces))"
+        LEAN, "options.reduce(TensorSum(side_sums(weights, chunks)))", "TensorSum(side_sums(weights, chunks))"
     ),
     "each rank its own direction": Edit(LEAN, "direction = options.reduce(TensorSum(", "direction = (TensorSum("),
     "each rank its own offset": Edit(LEAN, "options.reduce(TensorSum(sums[:, 0]))", "TensorSum(sums[:, 0])"),

@@ -19,14 +19,18 @@ STEP: dict[str, Edit] = {
         "objective.covariance", "device=inputs.mask.device)", "device=inputs.mask.device) - inputs.mask.shape[1]"
     ),
     "tokens named by their place": Edit(
-        "objective.covariance", "row_names(inputs).long()[:, None]", "torch.arange(len(inputs.mask))[:, None]"
+        "objective.covariance", "response_ids(inputs).long()[:, None]", "torch.arange(len(inputs.mask))[:, None]"
     ),
     "padding is gathered": Edit("objective.covariance", "column.detach()[inputs.mask]", "column.detach().flatten()"),
     "log-probs not centred": Edit("objective.covariance", "(logp - logp.mean())", "logp"),
     "credit not centred": Edit("objective.covariance", "(credit - credit.mean())", "credit"),
     "mean over credited tokens": Edit("objective.covariance", "credit.mean()", "credit[credit != 0].mean()"),
-    "one token too many": Edit("objective.covariance", "max(int(share * len(tokens.name)), 1)", "int(share * len(tokens.name)) + 1"),
-    "a small share is nobody": Edit("objective.covariance", "max(int(share * len(tokens.name)), 1)", "int(share * len(tokens.name))"),
+    "one token too many": Edit(
+        "objective.covariance", "max(int(share * len(tokens.token_id)), 1)", "int(share * len(tokens.token_id)) + 1"
+    ),
+    "a small share is nobody": Edit(
+        "objective.covariance", "max(int(share * len(tokens.token_id)), 1)", "int(share * len(tokens.token_id))"
+    ),
     "the seed is ignored": Edit("objective.covariance", "min(self._seeds)", "0"),
 }
 """Gathering, naming and measuring the tokens of a step."""
@@ -35,10 +39,12 @@ CHOICE: dict[str, Edit] = {
     "clipped tokens are candidates": Edit("objective.covariance", "~clipped & ", ""),
     "no upper end of the band": Edit("objective.covariance", " & (covariance < cov_high)", ""),
     "no lower end of the band": Edit("objective.covariance", " & (covariance > cov_low)", ""),
-    "the first candidates are drawn": Edit("objective.covariance", "lots(tokens.name[candidates], seed=seed)", "candidates"),
-    "lots by position alone": Edit("objective.covariance", "lots(tokens.name[candidates],", "lots(tokens.name[candidates] % 2**32,"),
+    "the first candidates are drawn": Edit("objective.covariance", "random_keys(tokens.token_id[candidates], seed=seed)", "candidates"),
+    "lots by position alone": Edit(
+        "objective.covariance", "random_keys(tokens.token_id[candidates],", "random_keys(tokens.token_id[candidates] % 2**32,"
+    ),
     "share of the candidates": Edit(
-        "objective.covariance", "number_of(tokens, share)", "max(int(share * len(candidates)), 1)", inside="clip_cov"
+        "objective.covariance", "chosen_count(tokens, share)", "max(int(share * len(candidates)), 1)", inside="clip_cov"
     ),
     "drawn tokens keep their loss": Edit("objective.covariance", ".masked_fill(is_chosen(inputs, statistic), 0.0)", ""),
     "the smallest covariances": Edit("objective.covariance", "descending=True", "descending=False"),
@@ -70,7 +76,7 @@ WEIGHT: dict[str, Edit] = {
     "divided by length afterwards": Edit(
         "objective.dfpo", "-weight[:, None] *", "-weight[:, None] / inputs.mask.sum(-1, True).clamp(min=1) *"
     ),
-    "weights by place": Edit("objective.dfpo", "statistic.of(row_names(inputs))", "statistic.weight[: len(inputs.mask)]"),
+    "weights by place": Edit("objective.dfpo", "statistic.of(response_ids(inputs))", "statistic.weight[: len(inputs.mask)]"),
     "padding is length": Edit("objective.dfpo", "length=inputs.mask.sum(-1)", "length=(inputs.mask.sum(-1) * 0 + inputs.mask.shape[1])"),
     "folded the wrong way": Edit(
         "objective.dfpo", "group_statistics(length, group).mean / length", "length / group_statistics(length, group).mean"
@@ -84,10 +90,10 @@ WEIGHT: dict[str, Edit] = {
 
 FUTURE: dict[str, Edit] = {
     "the past for the future": Edit(
-        "objective.fipo", "(place[:, None] - place).clamp(min=0)).tril()", "(place - place[:, None]).clamp(min=0)).triu()"
+        "objective.fipo", "(position[:, None] - position).clamp(min=0)).tril()", "(position - position[:, None]).clamp(min=0)).triu()"
     ),
     "the token itself left out": Edit("objective.fipo", ".tril()", ".tril(-1)"),
-    "carried one place short": Edit("objective.fipo", "(block - place)", "(block - place - 1)"),
+    "carried one place short": Edit("objective.fipo", "(block - position)", "(block - position - 1)"),
     "blocks decay like tokens": Edit("objective.fipo", "gamma=gamma**block", "gamma=gamma"),
     "one block after another only": Edit(
         "objective.fipo", "discounted_future_sum(within[:, 1:, 0], gamma=gamma**block, block=block)", "within[:, 1:, 0]"

@@ -9,7 +9,7 @@ MODULES = (
     "credit.delta.vectors",
     "credit.delta.accumulators",
     "credit.delta.algorithm",
-    "credit.delta",
+    "credit.delta.method",
     "credit.masks",
     "credit.ntf_keep",
     "credit.siblings",
@@ -30,19 +30,23 @@ MOMENTUM: dict[str, Edit] = {
     ),
     "the past is all there is": Edit("credit.delta.accumulators", "* (momentum / 2)", "* (1 / 2)"),
     "half the past": Edit("credit.delta.accumulators", "* (momentum / 2)", "* (momentum / 4)"),
-    "the midpoint moves": Edit("credit.delta.accumulators", "negative=self.negative - turn", "negative=self.negative"),
+    "the midpoint moves": Edit("credit.delta.accumulators", "negative=self.negative - shift", "negative=self.negative"),
     "momentum turns away": Edit(
         "credit.delta.accumulators",
-        "self.positive + turn, negative=self.negative - turn",
-        "self.positive - turn, negative=self.negative + turn",
+        "self.positive + shift, negative=self.negative - shift",
+        "self.positive - shift, negative=self.negative + shift",
     ),
-    "scopes count alike": Edit("credit.delta", "first.direction, result.mass)", "first.direction, 1.0)"),
+    "scopes count alike": Edit("credit.delta.method", "first.direction, result.mass)", "first.direction, 1.0)"),
     "what was blended is remembered": Edit(
-        "credit.delta.algorithm", "temperature, first, sum", "temperature, first.steadied(options.past, options.momentum), sum"
+        "credit.delta.algorithm", "temperature, first, sum", "temperature, first.with_momentum(options.past, options.momentum), sum"
     ),
     "what was refined is remembered": Edit("credit.delta.algorithm", "temperature, first, sum", "temperature, centroids, sum"),
-    "the newest is forgotten": Edit("credit.delta", "pack(momentum * past + (1 - momentum) * direction)", "pack(past)"),
-    "only the newest is remembered": Edit("credit.delta", "pack(momentum * past + (1 - momentum) * direction)", "pack(direction)"),
+    "the newest is forgotten": Edit(
+        "credit.delta.method", "encode_tensor(momentum * past + (1 - momentum) * direction)", "encode_tensor(past)"
+    ),
+    "only the newest is remembered": Edit(
+        "credit.delta.method", "encode_tensor(momentum * past + (1 - momentum) * direction)", "encode_tensor(direction)"
+    ),
     "each rank its own masses": Edit(
         "credit.delta.algorithm",
         "sums = options.reduce(CentroidSums().add(vectors, advantage))",
@@ -74,9 +78,9 @@ EXPLORING: dict[str, Edit] = {
 
 SIBLINGS: dict[str, Edit] = {
     "the own response speaks": Edit("credit.siblings", " & ~torch.eye(seq, dtype=torch.bool, device=present.device)[:, None, :]", ""),
-    "places that do not exist speak": Edit("credit.siblings", "alike = likeness(run).where(present, 0.0)", "alike = likeness(run)"),
+    "places that do not exist speak": Edit("credit.siblings", "similar = similarity(run).where(present, 0.0)", "similar = similarity(run)"),
     "any token is the same": Edit("credit.siblings", "written.flatten()[run, None, None] == written", "written == written"),
-    "the end is worth the mean": Edit("credit.siblings", ".where(~last, own)", ".where(~last, advantage.mean())"),
+    "the end is worth the mean": Edit("credit.siblings", ".where(~last, outcome)", ".where(~last, advantage.mean())"),
     "the end is as unsure as any place": Edit("credit.siblings", "spread.roll(-1, 1).where(~last, 0.0) - 2", "spread.roll(-1, 1) - 2"),
     "common neighbours count twice": Edit(
         "credit.siblings", "unsure = spread + later_spread - 2 * common", "unsure = spread + later_spread"
@@ -89,12 +93,14 @@ SIBLINGS: dict[str, Edit] = {
     "shrinkage is ignored": Edit("credit.siblings", "error = shrinkage * noise", "error = noise"),
     "noise is fixed": Edit("credit.siblings", "error = shrinkage * noise *", "error = shrinkage *"),
     "drawn to nothing": Edit("credit.siblings", "blended = 1 + trust * (gain / scale - 1)", "blended = trust * gain / scale"),
-    "groups are pooled": Edit("credit.siblings", "((group == number) & graded", "((group == group) & graded"),
-    "the ungraded speak": Edit("credit.siblings", "(group == number) & graded & (length > 0)", "(group == number) & (length > 0)"),
+    "groups are pooled": Edit("credit.siblings", "((group == name) & graded", "((group == group) & graded"),
+    "the ungraded speak": Edit("credit.siblings", "(group == name) & graded & (length > 0)", "(group == name) & (length > 0)"),
     "the size is of each token": Edit("credit.siblings", "(coefficient.abs() * of_token).sum()", "coefficient.abs().sum()"),
     "the size is a sum with signs": Edit("credit.siblings", "(coefficient.abs() * of_token)", "(coefficient * of_token)"),
-    "each rank its own siblings": Edit("credit.siblings", "rows = reduce(Rows({name: own}))", "rows = Rows({name: own})"),
-    "a rank takes the first part": Edit("credit.siblings", "first = list(rows.parts).index(name)", "first = 0"),
+    "each rank its own siblings": Edit(
+        "credit.siblings", "responses = reduce(SharedResponses({this_rank: local}))", "responses = SharedResponses({this_rank: local})"
+    ),
+    "a rank takes the first part": Edit("credit.siblings", "first = list(responses.by_rank).index(this_rank)", "first = 0"),
     "a run forgets where it starts": Edit(
         "credit.siblings", "run = slice(start, min(start + step, seq * tok))", "run = slice(0, min(step, seq * tok - start))"
     ),

@@ -31,9 +31,13 @@ DEALING: dict[str, Edit] = {
         "for hand in hands]\n\n\ndef assign_rows",
         "for hand in [hands[0][:1], *hands[1:]]]\n\n\ndef assign_rows",
     ),
-    "like goes to like": Edit("batching.reward_balanced", "leaning[hand] * excess[query], load", "-leaning[hand] * excess[query], load"),
-    "imbalance is not looked at": Edit("batching.reward_balanced", "leaning[hand] * excess[query], load", "load"),
-    "a step forgets how it leans": Edit("batching.reward_balanced", "leaning[chosen] += excess[query]", "leaning[chosen] = excess[query]"),
+    "like goes to like": Edit(
+        "batching.reward_balanced", "imbalance[hand] * excess[query], load", "-imbalance[hand] * excess[query], load"
+    ),
+    "imbalance is not looked at": Edit("batching.reward_balanced", "imbalance[hand] * excess[query], load", "load"),
+    "a step forgets how it leans": Edit(
+        "batching.reward_balanced", "imbalance[chosen] += excess[query]", "imbalance[chosen] = excess[query]"
+    ),
     "positive prompts first": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "(-excess[query], turn[query])"),
     "sides take no turns": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "-abs(excess[query])"),
     "prompts ordered by tokens alone": Edit("batching.reward_balanced", "(-abs(excess[query]), turn[query])", "-tokens[query]"),

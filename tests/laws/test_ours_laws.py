@@ -159,12 +159,12 @@ def the_mean_size_is_that_of_uniform_credit(ours, inputs, method, after, shrinka
 @for_all(INPUTS, SIBLING_METHOD, st.integers(1, 20))
 def how_many_places_are_compared_at_once_changes_nothing(ours, inputs, method, at_once):
     whole = assign(ours, method, inputs)
-    kept = ours.weights.__globals__["CELLS"]
-    ours.weights.__globals__["CELLS"] = at_once * 24
+    kept = ours.neighbour_weights.__globals__["MAX_PAIRS"]
+    ours.neighbour_weights.__globals__["MAX_PAIRS"] = at_once * 24
     try:
         assert_close(assign(ours, method, inputs), whole, rtol=0, atol=1e-12)
     finally:
-        ours.weights.__globals__["CELLS"] = kept
+        ours.neighbour_weights.__globals__["MAX_PAIRS"] = kept
 
 
 @for_all(INPUTS, st.integers(0, 99), AFTER)
@@ -207,7 +207,7 @@ def siblings_of(ours: SimpleNamespace, advantage: Tensor, length: Tensor, column
 @for_all(WEIGHTS)
 def gains_sum_to_the_advantage_above_the_first_value(ours, example):
     advantage, length, weight = example
-    gain, _ = ours.token_gains(siblings_of(ours, advantage, length, weight.shape[1]), ours.Weights(weight, None))
+    gain, _ = ours.token_gains(siblings_of(ours, advantage, length, weight.shape[1]), ours.NeighbourWeights(weight, None))
     first = weight[:, 0] @ advantage / weight[:, 0].sum(-1)
     assert_close(gain.sum(-1), advantage - first, rtol=0, atol=1e-9)
 
@@ -216,7 +216,9 @@ def gains_sum_to_the_advantage_above_the_first_value(ours, example):
 def nobody_speaks_from_beyond_the_end(ours, example):
     advantage, length, weight = example
     siblings = siblings_of(ours, advantage, length, weight.shape[1])
-    found = ours.weights(siblings, lambda run: siblings.present.logical_not().double().clamp(min=0.5).expand(run.stop - run.start, -1, -1))
+    found = ours.neighbour_weights(
+        siblings, lambda run: siblings.present.logical_not().double().clamp(min=0.5).expand(run.stop - run.start, -1, -1)
+    )
     assert_close(found.before, 0.5 * (weight > 0).double())
     assert found.after is None
 
@@ -249,7 +251,7 @@ def the_token_that_tells_right_from_wrong_is_credited(ours, inputs, method, good
 def trust_is_a_share_that_falls_with_shrinkage(ours, example, by_token):
     advantage, length, weight = example
     siblings = siblings_of(ours, advantage, length, weight.shape[1])
-    weights = ours.Weights(weight, (weight.square() if by_token else None))
+    weights = ours.NeighbourWeights(weight, (weight.square() if by_token else None))
     blind, some, much = (ours.token_gains(siblings, weights, shrinkage=shrinkage).trust[siblings.present] for shrinkage in (0.0, 1.0, 4.0))
     assert bool(((much >= 0) & (much <= some + 1e-12) & (some <= 1)).all())
     assert_close(blind, torch.ones_like(blind), rtol=0, atol=0)
@@ -261,7 +263,7 @@ def the_same_whole_neighbours_before_and_after_are_no_doubt_and_no_gain(ours, ex
     advantage, length, weight = example
     whole = (weight > 0).double()
     siblings = siblings_of(ours, advantage, length, weight.shape[1])
-    gain, trust = ours.token_gains(siblings, ours.Weights(whole, whole), shrinkage=5.0)
+    gain, trust = ours.token_gains(siblings, ours.NeighbourWeights(whole, whole), shrinkage=5.0)
     assert_close(gain[siblings.present], torch.zeros_like(gain[siblings.present]), rtol=0, atol=1e-12)
     assert_close(trust[siblings.present], torch.ones_like(trust[siblings.present]), rtol=1e-9, atol=1e-9)
 
@@ -271,7 +273,7 @@ def who_predicts_outcomes_is_trusted_more(ours, example):
     """The end is known for sure: trust in the last token is var A / (var A + s2 / n), s2 from what siblings got wrong."""
     advantage, length, weight = example
     siblings = siblings_of(ours, advantage, length, weight.shape[1])
-    trust = ours.token_gains(siblings, ours.Weights(weight, None)).trust
+    trust = ours.token_gains(siblings, ours.NeighbourWeights(weight, None)).trust
     count = weight.sum(-1)
     wrong = (advantage[:, None] - weight @ advantage / count.clamp(min=1e-9)).square() * count / (count + 1)
     noise, signal = wrong[siblings.present].mean(), advantage.var(correction=0)
@@ -305,7 +307,7 @@ def a_shorter_match_weighs_less_and_none_nothing(ours, inputs, ngram, backoff):
     place = torch.arange(len(inputs.mask) * COLUMNS).view(len(inputs.mask), COLUMNS)
     siblings = ours.Siblings(inputs.advantage, torch.full((len(place),), COLUMNS), place)
     context = ours.last_tokens(inputs.tokens, ngram).flatten(0, 1)
-    alike = ours.context_likeness(siblings, context, backoff=backoff, position_width=None)(slice(0, place.numel())).flatten(1)
+    alike = ours.context_similarity(siblings, context, backoff=backoff, position_width=None)(slice(0, place.numel())).flatten(1)
     for one, other in ((Random(ngram).randrange(len(alike)), other) for other in range(len(alike))):
         matched = next((back for back in range(ngram) if context[one, back] != context[other, back]), ngram)
         assert float(alike[one, other]) == pytest.approx(backoff ** (ngram - matched) if matched else 0.0)
@@ -370,16 +372,16 @@ def the_past_is_an_average_over_steps(ours, inputs, momentum, refinements):
     state, average = {}, None
     for step in range(3):
         now = make_inputs(inputs.seed + step, len(inputs.mask))
-        alone = ours.unpack(delta(ours, now, {}, momentum=0.5, refinements=0).state["direction"])
+        alone = ours.decode_tensor(delta(ours, now, {}, momentum=0.5, refinements=0).state["direction"])
         state = delta(ours, now, state, momentum=momentum, refinements=refinements).state
         average = alone if average is None else momentum * average + (1 - momentum) * alone
-        assert_close(ours.unpack(state["direction"]), average, rtol=1e-4, atol=1e-5)
+        assert_close(ours.decode_tensor(state["direction"]), average, rtol=1e-4, atol=1e-5)
 
 
 @for_all(INPUTS, st.sampled_from([0.25, 0.75]))
 def the_direction_turns_and_the_midpoint_stays(ours, inputs, momentum):
     positive, negative, past = inputs.hidden[0, :3]
-    centroids = ours.Centroids(positive, negative, False).steadied(past, momentum)
+    centroids = ours.Centroids(positive, negative, False).with_momentum(past, momentum)
     assert_close(centroids.positive + centroids.negative, positive + negative)
     assert_close(centroids.positive - centroids.negative, (1 - momentum) * (positive - negative) + momentum * past)
 
@@ -393,7 +395,7 @@ def scopes_weigh_by_their_mass(ours, inputs):
     both = both._replace(group=torch.tensor([0] * 4 + [1] * 4), advantage=both.advantage * torch.tensor([1.0] * 4 + [3.0] * 4), hidden=far)
     parts = [delta(ours, rows_of(both, rows), {}, momentum=0.5, proxy="row").state for rows in (torch.arange(4), torch.arange(4, 8))]
     whole = delta(ours, both, {}, momentum=0.5, proxy="row").state
-    first, second, mean = (ours.unpack(state["direction"]) for state in (*parts, whole))
+    first, second, mean = (ours.decode_tensor(state["direction"]) for state in (*parts, whole))
     assert_close(mean, (first + 3 * second) / 4, rtol=1e-4, atol=1e-5)
 
 
@@ -419,7 +421,7 @@ def ranks_remember_the_same(ours, inputs, cut):
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(run_rank, (0, 1)))
     assert parts[0].state == parts[1].state
-    assert_close(ours.unpack(parts[0].state["direction"]), ours.unpack(whole.state["direction"]), rtol=1e-4, atol=1e-5)
+    assert_close(ours.decode_tensor(parts[0].state["direction"]), ours.decode_tensor(whole.state["direction"]), rtol=1e-4, atol=1e-5)
     assert_close(torch.cat([part.credit for part in parts]), whole.credit, rtol=1e-6, atol=1e-6)
 
 

@@ -18,7 +18,7 @@ from tokencredit.credit import CreditInputs, delta_coefficients
 from tokencredit.credit.delta import discriminate, dispatch
 from tokencredit.credit.delta.accumulators import Temperature
 from tokencredit.credit.delta.algorithm import DeltaOptions
-from tokencredit.credit.delta.dispatch import SweptBatch, sweep_coefficients
+from tokencredit.credit.delta.dispatch import DeltaBatch, batched_coefficients
 from tokencredit.credit.features import DeviceFeatures, HostFeatures, RecomputedFeatures, cut
 
 ROWS = {"MINE": 4, "OTHERS": 4, "COLUMNS": 4}
@@ -111,8 +111,8 @@ def of_other_tokens() -> float:
     """Nothing is finite where features are those of another number of tokens."""
     inputs = batch()
     hidden = DeviceFeatures(inputs.hidden[inputs.mask].float()[:-1])
-    one = SweptBatch(inputs.logp.float(), hidden, inputs.advantage, inputs.mask, torch.zeros_like(inputs.group), 1)
-    return float(not sweep_coefficients(one, DeltaOptions(refinements=0)).coefficient[inputs.mask].isnan().all())
+    one = DeltaBatch(inputs.logp.float(), hidden, inputs.advantage, inputs.mask, torch.zeros_like(inputs.group), 1)
+    return float(not batched_coefficients(one, DeltaOptions(refinements=0)).coefficient[inputs.mask].isnan().all())
 
 
 def on_two_ranks(**knobs: Any) -> float:
@@ -173,7 +173,7 @@ def gaps(paths: dict[str, str], only: str | None) -> dict[str, float]:
             launch(*arguments, **named)
 
     rows.launch = scores.launch = one_at_a_time
-    dispatch.fused_coefficients, dispatch.FusedRows = fused.fused_coefficients, fused.FusedRows
+    dispatch.fused_coefficients, dispatch.FusedBatch = fused.fused_coefficients, fused.FusedBatch
     dispatch.fused_scoring = lambda _: (rows, scores)
     return {name: case() for name, case in CASES.items() if only in (None, name)}
 

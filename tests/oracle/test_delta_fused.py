@@ -10,7 +10,7 @@ from laws.delta_sweep_laws import Watch
 from oracle.fused_gaps import interpreted
 from tokencredit.credit.delta import dispatch
 from tokencredit.credit.delta.algorithm import DeltaOptions
-from tokencredit.credit.delta.dispatch import SweptBatch, sweep_coefficients
+from tokencredit.credit.delta.dispatch import DeltaBatch, batched_coefficients
 from tokencredit.credit.features import DeviceFeatures
 
 
@@ -49,13 +49,13 @@ def test_launches_are_few_and_nothing_is_asked(
     states = inputs.hidden.bfloat16().repeat(1, 1, 32)
     hidden = states if place == "padded" else DeviceFeatures(states[inputs.mask])
     ids, bound = (torch.zeros_like(inputs.group), 1) if scope == "batch" else (inputs.group, 64)
-    batch = SweptBatch(inputs.logp.float(), hidden, inputs.advantage, inputs.mask, ids, bound)
+    batch = DeltaBatch(inputs.logp.float(), hidden, inputs.advantage, inputs.mask, ids, bound)
     started = Started()
     monkeypatch.setattr(triton_layout, "launch", started.launch)
     monkeypatch.setattr(triton_scores, "launch", started.launch)
     monkeypatch.setattr(dispatch, "fused_scoring", lambda _: (triton_layout, triton_scores))
     with started:
-        sweep_coefficients(batch, DeltaOptions(scope=scope, refinements=refinements))
+        batched_coefficients(batch, DeltaOptions(scope=scope, refinements=refinements))
     assert started.waits == []
     # Tiles: one for every 128 tokens and one that is not full for every side. Their sums, the parts of those, or two numbers a slot.
     tiles, width = inputs.mask.numel() // 128 + (2 if scope == "batch" else 64), states.shape[-1]

@@ -13,11 +13,11 @@ from tokencredit.kernels.delta import reference
 SOURCE = Path(reference.__file__).with_name("triton_sweeps.py")
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
-    "lanes are not summed": ("tile_sums", "total += own[:, None] * block", "total = own[:, None] * block"),
+    "lanes are not summed": ("tile_sums", "total += token_weight[:, None] * block", "total = token_weight[:, None] * block"),
     "columns of a neighbour": ("tile_sums", "stride + columns[None, :]", "stride + columns[None, :] + 1"),
-    "unweighted rows are read": ("tile_sums of unweighted rows", "(rows >= 0) & (own != 0)", "rows >= 0"),
+    "unweighted rows are read": ("tile_sums of unweighted rows", "(rows >= 0) & (token_weight != 0)", "rows >= 0"),
     "one direction for all": ("project", "* WIDTH\n", "* 0\n"),
-    "the last columns alone": ("project", "total += block * tl.load(own", "total = block * tl.load(own"),
+    "the last columns alone": ("project", "total += block * tl.load(scope_direction", "total = block * tl.load(scope_direction"),
     "norms are not squared": ("squared_norms", "total += block * block", "total += block"),
     "a split is lost": ("scope_sums", "return out.sum(1)", "return out[:, 1]"),
     "tiles of the next scope": ("scope_sums of many", "rows < stop", "rows < stop + 1"),

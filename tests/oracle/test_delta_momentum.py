@@ -22,7 +22,7 @@ from oracle.delta_oracle import (
 from oracle.test_delta import PROXIES, coefficients, rollouts
 from tokencredit.config.credit import DeltaCredit
 from tokencredit.credit import CreditInputs
-from tokencredit.credit.base import check_carried, pack, unpack
+from tokencredit.credit.base import check_state_size, decode_tensor, encode_tensor
 from tokencredit.credit.delta import delta_credit
 from tokencredit.credit.features import DeviceFeatures
 
@@ -88,7 +88,9 @@ def test_three_steps_equal_the_twin(proxy: str, knobs: dict[str, Any]) -> None:
         outcome = delta_credit(inputs, state, momentum=0.7, proxy=proxy, **knobs)
         state = json.loads(json.dumps(outcome.state))
         torch.testing.assert_close(outcome.coefficient, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(unpack(state["direction"]).flatten(), torch.tensor(past, dtype=torch.float64), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            decode_tensor(state["direction"]).flatten(), torch.tensor(past, dtype=torch.float64), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("knobs", [{}, OURS], ids=["published", "ours"])
@@ -136,14 +138,14 @@ def test_a_batch_without_two_sides_leaves_the_past_alone() -> None:
 
 def test_what_is_packed_comes_back_to_the_bit() -> None:
     tensor = torch.randn(3, 5, dtype=torch.float32)
-    assert torch.equal(unpack(json.loads(json.dumps(pack(tensor)))), tensor.double())
+    assert torch.equal(decode_tensor(json.loads(json.dumps(encode_tensor(tensor)))), tensor.double())
 
 
 def test_a_direction_too_large_to_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"is 151,936 x 896 numbers \(545 MB in every checkpoint\), and at most 8,388,608 \(34 MB\)"):
-        check_carried((151_936, 896), "direction", "use another proxy")
-    check_carried((4096,), "direction", "")
-    monkeypatch.setattr("tokencredit.credit.base.MOST", 10)
+        check_state_size((151_936, 896), "direction", "use another proxy")
+    check_state_size((4096,), "direction", "")
+    monkeypatch.setattr("tokencredit.credit.base.MAX_STATE_NUMBERS", 10)
     with pytest.raises(ValueError, match=r"direction with proxy 'head' is 7 x 4 numbers .* use proxy 'hidden-gradient' or 'row'"):
         delta_credit(rollouts(70), {}, momentum=0.5, proxy="head")
     assert "direction" in delta_credit(rollouts(70), {}, momentum=0.5, proxy="hidden-gradient").state

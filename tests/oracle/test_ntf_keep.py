@@ -13,7 +13,7 @@ from oracle.test_credit_masks import naive_ntf
 from tokencredit.config import as_kwargs
 from tokencredit.config.credit import NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
 from tokencredit.credit import CREDITS, CreditInputs
-from tokencredit.credit.ntf_keep import MOST_BINS, entropy_push, entropy_strength, expected_push, orthogonalized
+from tokencredit.credit.ntf_keep import MAX_BINS, entropy_push, entropy_strength, expected_push, orthogonalized
 
 VOCABULARY = 6
 
@@ -43,7 +43,7 @@ def made_up_inputs(seed: int, rows: int = 24, columns: int = 11, dtype: torch.dt
 def naive_slopes(inputs: CreditInputs) -> dict[tuple[int, int], float]:
     places = [tuple(place) for place in inputs.mask.nonzero().tolist()]
     ranked = sorted(places, key=lambda place: (float(inputs.entropy[place]), place))
-    bins = min(max(1, len(places) // 64), MOST_BINS)
+    bins = min(max(1, len(places) // 64), MAX_BINS)
     push = {place: math.exp(inputs.logp[place]) * float(inputs.logp[place] + inputs.entropy[place]) for place in places}
     slopes = {}
     for number in range(bins):

@@ -364,7 +364,7 @@ def test_a_step_statistic_needs_names(type_: str) -> None:
     twice = objective.statistic()
     twice.add(inputs)
     twice.add(inputs)
-    with pytest.raises(ValueError, match="row names two responses of one optimizer step alike"):
+    with pytest.raises(ValueError, match="row gives two responses of one optimizer step the same id"):
         twice.finish()
     once = objective.statistic()
     once.add(inputs)
@@ -380,7 +380,7 @@ def test_dfpo_needs_advantages_and_known_rows() -> None:
         objective.statistic().add(inputs._replace(advantage=None))
     accumulator = objective.statistic()
     accumulator.add(inputs)
-    with pytest.raises(ValueError, match="row names a response that the statistic of this optimizer step has not seen"):
+    with pytest.raises(ValueError, match="row contains the id of a response that is not in the statistic of this optimizer step"):
         objective.token_loss(inputs._replace(row=inputs.row + 40), accumulator.finish())
 
 

@@ -1,4 +1,4 @@
-"""One number per response. `ADVANTAGES` is the table: name -> stage function."""
+"""Advantage methods: one number per response. `ADVANTAGES` is the table: name -> method."""
 
 from typing import Literal, get_args
 
@@ -50,9 +50,10 @@ def group_advantage(
     preset: PresetName = "tokencredit",
     length: Int[Tensor, " seq"] | None = None,
 ) -> Float[Tensor, " seq"]:
-    """Compare each response with its siblings, or with the batch. NaN rewards are left out and receive 0 (preset "verl": are 0).
+    """The advantage of each response over its siblings, or over the batch, by the method `kind`.
 
-    `length`, the loss tokens of each response, is what reinforce++, reinforce++-baseline and opo weigh responses by.
+    A NaN reward is left out of the statistics and receives 0 (preset "verl": it counts as 0). `length`, the loss tokens of each
+    response, is the weight of a response in reinforce++, reinforce++-baseline and opo.
     """
     kinds = get_args(GroupAdvantageKind)
     if kind not in kinds:

@@ -1,11 +1,4 @@
-"""The advantage that FADE and its static probes share: weighted by how hard the prompt is, and by sign (2607.01490).
-
-FADE: focus on hard prompts while prompts are hard, and push failures more when entropy is low (2607.01490).
-
-FADE's static difficulty probe: prompts that are solved rarely weigh more (2607.01490).
-
-FADE's static sign probe: failures weigh 1 / delta (2607.01490).
-"""
+"""FADE (2607.01490) and its two static probes: advantages weighted by the difficulty of the prompt and by sign."""
 
 import math
 from typing import Literal
@@ -14,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tokencredit.advantage.base import PRESETS, AdvantageInputs, AdvantageOutcome, comparable, settled
+from tokencredit.advantage.base import PRESETS, AdvantageInputs, AdvantageOutcome, reward_of_preset, with_edge_cases
 from tokencredit.masked import group_statistics, masked_mean
 from tokencredit.types import State
 
@@ -22,31 +15,31 @@ from tokencredit.types import State
 def focal_advantage(
     reward: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, alpha: float = 1.0, delta: float = 1.0
 ) -> Float[Tensor, " seq"]:
-    """A_i = q^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g;  q = max(0, 1 - mean_g).
+    """The formula of FADE and its probes: A_i = q^(alpha - 1) (R_i - mean_g), over delta where R_i < mean_g; q = max(0, 1 - mean_g).
 
-    q = 0 weighs 0, but 0^0 is 1: alpha 1 and delta 1 are Dr.GRPO to the bit. Below alpha 1 the power has a pole at q = 0,
-    where the mass q^alpha vanishes, so there too 0. A group of one and a NaN reward give 0.
+    q = 0 has weight 0, but 0^0 is 1: alpha 1 and delta 1 are Dr.GRPO to the bit. Below alpha 1 the power has a pole at q = 0, where
+    the mass q^alpha vanishes, so the weight is 0 there too. A group of one and a NaN reward give 0.
     """
     ours = PRESETS["tokencredit"]
-    value = comparable(reward, ours)
+    value = reward_of_preset(reward, ours)
     count, mean, _ = group_statistics(value, group)
     unsolved = 1 - mean
-    # A mean that is 1 but for rounding is 1; beside the pole the rounding would decide the weight.
+    # A mean of 1 up to rounding counts as 1: near the pole the rounding would determine the weight.
     solved = unsolved <= 4 * torch.finfo(value.dtype).eps
     focus = torch.where(solved, torch.full_like(mean, float(alpha == 1)), unsolved.pow(alpha - 1))
     centred = value - mean
     signed = torch.where(value < mean, centred / delta, centred)
-    return settled(focus * signed, value, count, ours)
+    return with_edge_cases(focus * signed, value, count, ours)
 
 
 def fade_alpha(solve_rate: float, *, alpha_max: float = 3.0) -> float:
-    """clip(3 (1 - p) / (2 p), 1, alpha_max): the strongest focus up to p = 1/3 (at 3), none from p = 0.6 on."""
+    """clip(3 (1 - p) / (2 p), 1, alpha_max): with alpha_max 3 the strongest focus up to p = 1/3, and none from p = 0.6 on."""
     odds_against = (1 - solve_rate) / solve_rate if solve_rate > 0 else math.inf
     return min(max(1.5 * odds_against, 1.0), alpha_max)
 
 
 def fade_delta(entropy: float, target_entropy: float, *, delta_min: float = 0.3) -> float:
-    """clip(1 + H - H*, delta_min, 1): failures weigh 1/delta, more the further entropy has fallen below its target."""
+    """clip(1 + H - H*, delta_min, 1): failures weigh 1 / delta, which grows as the entropy H falls below its target H*."""
     return min(max(1 + entropy - target_entropy, delta_min), 1.0)
 
 
@@ -61,10 +54,10 @@ def fade_controller(
     ema_new_weight: float = 0.02,
     initial_solve_rate: float = 0.5,
 ) -> State:
-    """Take a batch into the running means, then set alpha and delta by them.
+    """Update the running means with a batch, then compute alpha and delta from them.
 
-    The means start at `initial_solve_rate` and at the first batch's entropy, half of which is H* where `target_entropy`
-    is None. A solve rate of None (nothing graded) leaves its mean as it is.
+    The means start at `initial_solve_rate` and at the first batch's entropy, half of which is H* if `target_entropy` is None. A
+    solve rate of None (nothing graded) does not change its mean.
     """
 
     def running(old: float, new: float) -> float:
@@ -94,9 +87,10 @@ def fade_advantage(
     ema_new_weight: float = 0.02,
     initial_solve_rate: float = 0.5,
 ) -> AdvantageOutcome:
-    """A_i = (1 - mean_g)^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g; alpha and delta by the controller.
+    """FADE (2607.01490): `focal_advantage` with alpha and delta from `fade_controller`.
 
-    The solve rate is the mean score of graded responses, before shaping and clipped to [0, 1]. Edge cases: focal.py.
+    Hard prompts weigh more while prompts are hard, and failures weigh more while entropy is low. The solve rate is the mean score of
+    graded responses, before shaping and clipped to [0, 1].
     """
     if inputs.score is None:
         raise ValueError("score is missing; fade follows the solve rate, which is the verifier's score before shaping")
@@ -126,9 +120,9 @@ def power_advantage(
     delta: float = 1.0,
     scale: Literal["none", "peak"] = "none",
 ) -> Float[Tensor, " seq"]:
-    """A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g): a mass of C p (1 - p)^alpha on either side, over delta on the failures'.
+    """FADE's static difficulty probe: C x `focal_advantage`, which has mass C p (1 - p)^alpha on each side, over delta on the failures.
 
-    `scale` "none" takes C = 1; "peak" lifts the largest mass, at p = 1 / (1 + alpha), to 1/4. Edge cases: focal.py.
+    Prompts that are rarely solved weigh more. C is 1 with `scale` "none"; with "peak" the largest mass, at p = 1 / (1 + alpha), is 1/4.
     """
     if scale not in ("none", "peak"):
         raise ValueError(f"scale is {scale!r}; it must be none or peak")
@@ -137,5 +131,5 @@ def power_advantage(
 
 
 def asym_advantage(reward: Float[Tensor, " seq"], group: Int[Tensor, " seq"], *, delta: float = 0.5) -> Float[Tensor, " seq"]:
-    """A_i = R_i - mean_g, divided by delta where R_i < mean_g; a group of one and a NaN reward give 0."""
+    """FADE's static sign probe: A_i = R_i - mean_g, over delta where R_i < mean_g; a group of one and a NaN reward give 0."""
     return focal_advantage(reward, group, alpha=1.0, delta=delta)

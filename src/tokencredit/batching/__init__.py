@@ -1,4 +1,4 @@
-"""Which tokens meet in one optimizer step. `PLANNERS` is the table: name -> how rows are dealt to steps."""
+"""Batching: which responses form one optimizer step. `PLANNERS` is the table: name -> how rows are assigned to steps."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -52,11 +52,11 @@ def make_plan(
     mass: BalanceMass = "tokens",
     packed: bool = False,
 ) -> StepPlan:
-    """Deal rows to optimizer steps, cut each into micro-batches, fix each step's denominator. Pure; no clock, no global RNG.
+    """Assign rows to optimizer steps, cut each step into micro-batches, and compute its denominator. Pure: no clock, no global RNG.
 
-    `lengths` are loss tokens per row (they make denominators), `cost` the tokens a row takes in a forward pass
-    (prompt included; default `lengths`), and `max_tokens` bounds rows x longest cost in a micro-batch, or, `packed`, their sum.
-    `advantage`, `method`, `keep_queries` and `mass` are read by reward-balanced only.
+    `lengths` are the loss tokens of each row, from which denominators are computed; `cost` is a row's tokens in a forward pass
+    (prompt included; default `lengths`). `max_tokens` bounds rows x longest cost in a micro-batch, or with `packed` the sum of costs.
+    Only reward-balanced reads `advantage`, `method`, `keep_queries` and `mass`.
     """
     lengths, group = _integers("lengths", lengths), _integers("group", group)
     costs = lengths if cost is None else _integers("cost", cost)

@@ -1,11 +1,4 @@
-"""Shuffled: responses are dealt to optimizer steps at random, whichever prompt they answer.
-
-Query-preserved: prompts, not responses, are dealt, so opposing signals of a prompt meet (2605.08666, our reading).
-
-Stratified: every optimizer step sees a few responses of every prompt.
-
-The form every planner takes: what is known of rows in, the rows of each optimizer step out.
-"""
+"""The interface of planners (`PlanInputs` in, the rows of each optimizer step out), and three of them: shuffled, by query, stratified."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -14,16 +7,20 @@ from typing import NamedTuple
 
 
 class PlanInputs(NamedTuple):
+    """The facts about the rows of a batch that a planner may use."""
+
     lengths: Sequence[int]
     """Loss tokens of each row."""
     group: Sequence[int]
     advantage: Sequence[float] | None
-    """One per row; its sign says which side a row is on, 0 that it is on none."""
+    """One per row; its sign is the row's side, and 0 is on neither side."""
     optimizer_steps: int
     seed: int
 
 
 class DealtStep(NamedTuple):
+    """The rows of one optimizer step."""
+
     rows: list[int]
     credit_scale: list[float] | None = None
     """Factor on the credit of each row; None where all are 1."""
@@ -34,21 +31,21 @@ Planner = Callable[..., list[DealtStep]]
 
 
 def deal(items: Sequence[int], hands: int) -> list[list[int]]:
-    """Cut a sequence into `hands` runs whose lengths differ by at most one."""
+    """Cut a sequence into `hands` contiguous runs whose lengths differ by at most one."""
     base, extra = divmod(len(items), hands)
     starts = [hand * base + min(hand, extra) for hand in range(hands + 1)]
     return [list(items[start:end]) for start, end in pairwise(starts)]
 
 
 def rows_to_deal(inputs: PlanInputs) -> list[int]:
-    """Every row; refused where they are too few for the steps."""
+    """All rows; an error if there are fewer rows than optimizer steps."""
     if inputs.optimizer_steps > len(inputs.group):
         raise ValueError(f"optimizer_steps is {inputs.optimizer_steps} but there are only {len(inputs.group)} responses to deal")
     return list(range(len(inputs.group)))
 
 
 def plan_shuffled(inputs: PlanInputs) -> list[DealtStep]:
-    """A random partition of the rows into steps of (nearly) equal size."""
+    """Shuffled: a random partition of the rows into steps of (nearly) equal size, regardless of their prompts."""
     rows = rows_to_deal(inputs)
     Random(inputs.seed).shuffle(rows)
     return [DealtStep(hand) for hand in deal(rows, inputs.optimizer_steps)]
@@ -63,7 +60,7 @@ def by_query(rows: Iterable[int], inputs: PlanInputs) -> dict[int, list[int]]:
 
 
 def queries_to_deal(inputs: PlanInputs) -> dict[int, list[int]]:
-    """All rows of each prompt; refused where prompts are too few for the steps."""
+    """All rows of each prompt; an error if there are fewer prompts than optimizer steps."""
     rows_of = by_query(range(len(inputs.group)), inputs)
     if inputs.optimizer_steps > len(rows_of):
         raise ValueError(f"optimizer_steps is {inputs.optimizer_steps} but there are only {len(rows_of)} prompts to keep whole")
@@ -71,7 +68,10 @@ def queries_to_deal(inputs: PlanInputs) -> dict[int, list[int]]:
 
 
 def plan_by_query(inputs: PlanInputs) -> list[DealtStep]:
-    """A random partition of the prompts into steps; every step holds all responses of its prompts."""
+    """Query-preserved (2605.08666, our reading): a random partition of the prompts into steps, each with all responses of its prompts.
+
+    Opposing signals of a prompt then meet in one step.
+    """
     rows_of = queries_to_deal(inputs)
     queries = list(rows_of)
     Random(inputs.seed).shuffle(queries)
@@ -79,10 +79,10 @@ def plan_by_query(inputs: PlanInputs) -> list[DealtStep]:
 
 
 def plan_stratified(inputs: PlanInputs) -> list[DealtStep]:
-    """Prompts in random order; the shuffled rows of each go to the steps in turn, from where the prompt before it stopped.
+    """Stratified: every optimizer step holds a few responses of every prompt.
 
-    A prompt's rows per step differ by at most one, and so do all rows per step. A prompt with fewer rows than there are
-    steps is missing in some.
+    Prompts come in random order; the shuffled rows of each go to the steps in turn, starting after the last row's step. A prompt's
+    rows per step differ by at most one, and so do all rows per step. A prompt with fewer rows than steps is missing in some.
     """
     rows_of = by_query(rows_to_deal(inputs), inputs)
     draw = Random(inputs.seed)

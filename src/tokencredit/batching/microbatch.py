@@ -1,9 +1,4 @@
-"""Cut one optimizer step into micro-batches that fit a token budget, longest rows first.
-
-What an optimizer step divides by, fixed when the step is planned.
-
-Do the optimizer steps of a batch keep groups whole?
-"""
+"""Micro-batches of an optimizer step, its denominator, and the share of optimizer steps that split a group."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,10 +9,10 @@ from tokencredit.types import Aggregation
 
 
 def cut_micro_batches(rows: Sequence[int], cost: Sequence[int], *, max_tokens: int, packed: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Greedy over rows by falling cost; a micro-batch pads to its longest row, so rows x longest <= max_tokens.
+    """Cut rows into micro-batches, greedily by falling cost; one pads to its longest row, so rows x longest <= max_tokens.
 
-    The longest comes first, so that running out of memory happens at once or not at all. `packed` rows are not padded: each goes
-    into the first micro-batch that its own cost still fits into.
+    The longest rows come first, so that an out-of-memory error happens in the first micro-batch or never. `packed` rows are not
+    padded: each goes into the first micro-batch with room for its cost.
     """
     ordered = sorted(rows, key=lambda row: (-cost[row], row))
     if ordered and cost[ordered[0]] > max_tokens:
@@ -33,7 +28,7 @@ def cut_micro_batches(rows: Sequence[int], cost: Sequence[int], *, max_tokens: i
 
 
 def pass_tokens(rows: Sequence[int], cost: Sequence[int], *, packed: bool = False) -> int:
-    """Tokens that one micro-batch takes, padding included."""
+    """Tokens of one micro-batch in a forward pass, padding included."""
     return sum(cost[row] for row in rows) if packed else len(rows) * max((cost[row] for row in rows), default=0)
 
 
@@ -42,17 +37,17 @@ def _first_fit(ordered: Sequence[int], cost: Sequence[int], max_tokens: int) -> 
     left: list[int] = []
     for row in ordered:
         needed = max(1, cost[row])
-        place = next((place for place, room in enumerate(left) if room >= needed), len(batches))
-        if place == len(batches):
+        chosen = next((index for index, room in enumerate(left) if room >= needed), len(batches))
+        if chosen == len(batches):
             batches.append([])
             left.append(max_tokens)
-        batches[place].append(row)
-        left[place] -= needed
+        batches[chosen].append(row)
+        left[chosen] -= needed
     return tuple(tuple(batch) for batch in batches)
 
 
 def step_denominator(lengths: Sequence[int], *, aggregation: Aggregation, constant_length: int | None = None) -> float:
-    """Its tokens (token-mean), its responses (sequence-mean), or its responses x a constant length (constant, Dr.GRPO)."""
+    """Divisor of a step's summed loss: tokens (token-mean), responses (sequence-mean), or responses x a constant (constant, Dr.GRPO)."""
     if aggregation == "token-mean":
         return float(max(1, sum(lengths)))
     if aggregation == "sequence-mean":
@@ -65,12 +60,12 @@ def step_denominator(lengths: Sequence[int], *, aggregation: Aggregation, consta
 
 
 def splitting_share(steps: Iterable[Sequence[int]], group: Sequence[int] | Tensor) -> float:
-    """Share of the optimizer steps (rows of each) that hold a part of a group whose other part is in another step."""
-    names = group.tolist() if isinstance(group, torch.Tensor) else list(group)
-    groups_of = [{names[row] for row in rows} for rows in steps]
-    met: dict[int, int] = {}
+    """Share of the optimizer steps (given as their rows) that hold some but not all rows of a group."""
+    group_of = group.tolist() if isinstance(group, torch.Tensor) else list(group)
+    groups_of = [{group_of[row] for row in rows} for rows in steps]
+    steps_with: dict[int, int] = {}
     for groups in groups_of:
         for name in groups:
-            met[name] = met.get(name, 0) + 1
-    splitting = sum(any(met[name] > 1 for name in groups) for groups in groups_of)
+            steps_with[name] = steps_with.get(name, 0) + 1
+    splitting = sum(any(steps_with[name] > 1 for name in groups) for groups in groups_of)
     return splitting / len(groups_of) if groups_of else 0.0

@@ -1,4 +1,4 @@
-"""Reward-balanced: positive and negative responses in balance in every optimizer step (2605.08666, our three readings)."""
+"""Reward-balanced planning (2605.08666, our three readings): balance positive and negative responses in every optimizer step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ BalanceMass = Literal["tokens", "responses"]
 def plan_reward_balanced(
     inputs: PlanInputs, *, method: BalanceMethod = "assign", keep_queries: bool = True, mass: BalanceMass = "tokens"
 ) -> list[DealtStep]:
-    """Balance by choosing who meets (assign), by leaving rows out (subsample), or by scaling credit (reweight).
+    """Balance the sides by assigning rows to steps (assign), dropping rows (subsample), or scaling credit (reweight).
 
-    The sign of the advantage is a row's side; an advantage of 0 is on neither. With `keep_queries` a prompt is whole in
-    one step. `mass` belongs to reweight.
+    The sign of the advantage is a row's side; an advantage of 0 is on neither. With `keep_queries` all rows of a prompt are in one
+    step. Only reweight reads `mass`.
     """
     if inputs.advantage is None:
         raise ValueError("advantage is None; reward-balanced batching needs one number per response")
@@ -40,11 +40,11 @@ def plan_reward_balanced(
 
 
 def assign_queries(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
-    """Deal whole prompts so that #positive - #negative stays near 0 in every step; prompts per step differ by at most one.
+    """Assign prompts so that #positive - #negative stays near 0 in every step; prompts per step differ by at most one.
 
-    Greedy: prompts by falling |#positive - #negative| (sides in turn, then tokens, then at random), each into the step
-    that leans most the other way, which is the one that keeps the sum of squared imbalances smallest; of equals, the one
-    with fewest tokens. Close to the best dealing on average, not always the best.
+    Greedy: prompts by falling |#positive - #negative| (sides in turn, then by tokens, then at random), each into the step with the
+    largest opposite imbalance, which keeps the sum of squared imbalances smallest; among equal steps the one with the fewest
+    tokens. On average close to the optimum, not always optimal.
     """
     rows_of = queries_to_deal(inputs)
     excess = {query: sum(side[row] for row in rows) for query, rows in rows_of.items()}
@@ -54,29 +54,29 @@ def assign_queries(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
     draw.shuffle(queries)
     queries.sort(key=lambda query: -tokens[query])
     taken: dict[int, counting[int]] = defaultdict(counting)
-    # Prompts that lean equally far take turns by side, so that each meets its opposite before steps fill up.
+    # Prompts of equal imbalance alternate in side, so that each meets its opposite before the steps are full.
     turn = {query: next(taken[excess[query]]) for query in queries}
     queries.sort(key=lambda query: (-abs(excess[query]), turn[query]))
     full, larger_left = divmod(len(queries), inputs.optimizer_steps)
     hands: list[list[int]] = [[] for _ in range(inputs.optimizer_steps)]
-    leaning, load = [0] * len(hands), [0] * len(hands)
+    imbalance, load = [0] * len(hands), [0] * len(hands)
     for query in queries:
-        open_hands = [hand for hand in range(len(hands)) if len(hands[hand]) < full + (larger_left > 0)]
-        chosen = min(open_hands, key=lambda hand: (leaning[hand] * excess[query], load[hand], hand))
+        open_steps = [hand for hand in range(len(hands)) if len(hands[hand]) < full + (larger_left > 0)]
+        chosen = min(open_steps, key=lambda hand: (imbalance[hand] * excess[query], load[hand], hand))
         larger_left -= len(hands[chosen]) == full
         hands[chosen].append(query)
-        leaning[chosen] += excess[query]
+        imbalance[chosen] += excess[query]
         load[chosen] += tokens[query]
-    # Filled in order, the first hand would always open with the most one-sided prompt.
+    # Without the shuffle the first step would always contain the most one-sided prompt.
     draw.shuffle(hands)
     return [DealtStep([row for query in hand for row in rows_of[query]]) for hand in hands]
 
 
 def assign_rows(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
-    """Deal each side evenly over the steps: per side the counts differ by at most one, in total by at most two.
+    """Assign each side evenly to the steps: rows per step differ by at most one on each side, by at most two in total.
 
-    Steps that get one positive more get one negative more where there is one, so every #positive - #negative is the mean
-    rounded up or down (unless that would leave a step empty). Rows are placed longest first, where tokens are fewest.
+    A step with an extra positive row also gets an extra negative one while there are any, so every #positive - #negative is the
+    mean rounded up or down (unless that would leave a step empty). Rows go longest first into the step with the fewest tokens.
     """
     rows, steps = rows_to_deal(inputs), inputs.optimizer_steps
     draw = Random(inputs.seed)
@@ -95,19 +95,19 @@ def assign_rows(inputs: PlanInputs, side: Sequence[int]) -> list[DealtStep]:
 
 
 def _even_room(count: dict[int, int], steps: int) -> dict[int, list[int]]:
-    """How many rows of each side a step may hold: what does not divide evenly goes to runs of neighbouring steps."""
+    """Rows of each side that a step may hold; the remainder of the division goes to runs of neighbouring steps."""
     left = {sign: count[sign] % steps for sign in count}
     shared = min(left[1], left[-1])
-    if max(count.values()) < steps:  # Then every row is a spare one, and too many pairs would leave a step empty.
+    if max(count.values()) < steps:  # Then all rows are remainder, and too many pairs would leave a step empty.
         shared = min(shared, sum(left.values()) - steps)
     starts = {1: 0, -1: left[1] - shared, 0: left[1] + left[-1] - shared}
     return {sign: [count[sign] // steps + ((step - starts[sign]) % steps < left[sign]) for step in range(steps)] for sign in count}
 
 
 def subsample(inputs: PlanInputs, side: Sequence[int], dealt: Sequence[DealtStep], *, within_queries: bool) -> list[DealtStep]:
-    """Keep min(#positive, #negative) of each side, drawn at random, within each prompt or else each step; rows on no side stay.
+    """Keep min(#positive, #negative) rows of each side, drawn at random, within each prompt or else each step; rows on no side stay.
 
-    A step left without rows is dropped; there may be none left.
+    A step without rows is dropped; none may remain.
     """
     draw = Random(f"subsample {inputs.seed}")
 
@@ -125,9 +125,9 @@ def subsample(inputs: PlanInputs, side: Sequence[int], dealt: Sequence[DealtStep
 
 
 def equal_mass_scale(rows: Sequence[int], side: Sequence[int], weight: Sequence[float]) -> list[float] | None:
-    """(M / 2) / M_side for each row, with M_side the side's summed weight and M that of both; 1 for rows on no side.
+    """(M / 2) / M_side for each row, M_side the sum of weights on its side and M that of both sides; 1 for rows on no side.
 
-    None (all 1) where a side has no mass, and where both have the same.
+    None (all 1) if a side has no mass, or if both have the same.
     """
     mass = {sign: fsum(weight[row] for row in rows if side[row] == sign) for sign in (1, -1)}
     if not all(mass.values()) or mass[1] == mass[-1]:

@@ -1,4 +1,4 @@
-"""One number per token. `CREDITS` is the table: name -> method."""
+"""Credit methods: one number per token. `CREDITS` is the table: name -> method."""
 
 from tokencredit.credit.base import CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.credit.delta import delta_coefficients, delta_credit

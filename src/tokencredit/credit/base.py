@@ -1,7 +1,4 @@
-"""The form every credit method takes: evidence about tokens and a state in, one number per token and the state out.
-
-What a method carries from step to step, as JSON: a tensor in float32, small enough to be written into every checkpoint.
-"""
+"""The interface of credit methods: `CreditInputs` and a JSON state in, `CreditOutcome` out; and tensors stored in such a state."""
 
 import base64
 import math
@@ -17,6 +14,8 @@ from tokencredit.types import Evidence, State
 
 
 class CreditInputs(NamedTuple):
+    """One batch of responses with the evidence that a method may use."""
+
     advantage: Float[Tensor, " seq"]
     mask: Bool[Tensor, "seq tok"]
     group: Int[Tensor, " seq"]
@@ -25,19 +24,19 @@ class CreditInputs(NamedTuple):
     entropy: Float[Tensor, "seq tok"]
     seed: int
     temperature: float = 1.0
-    """Of the sampler: log-probs are those of logits / temperature."""
+    """The sampling temperature: log-probs are those of logits / temperature."""
     hidden: Float[Tensor, "seq tok hid"] | FeatureSource | None = None
-    """Input of the LM head at the position that predicts each token: padded, or those of the mask one after another."""
+    """Input of the LM head at the position that predicts each token: padded, or packed (the mask's tokens only)."""
     head: Float[Tensor, "vocab hid"] | None = None
     """LM-head weight."""
     score: Float[Tensor, " seq"] | None = None
-    """What the verifier said; NaN where it could not."""
+    """The verifier's score; NaN for an ungraded response."""
     end_tokens: tuple[int, ...] = ()
-    """Ids that end a response."""
+    """Token ids that end a response."""
     edited: Bool[Tensor, "seq tok"] | None = None
-    """Tokens that a successful revision changed; True everywhere for responses without one."""
+    """Tokens that a successful revision changed; True everywhere in a response without one."""
     prefix_value: Float[Tensor, "seq tok"] | None = None
-    """Chance of success before each token; NaN where it was not estimated."""
+    """Probability of success before each token; NaN where it was not estimated."""
 
 
 class CreditOutcome(NamedTuple):
@@ -47,38 +46,39 @@ class CreditOutcome(NamedTuple):
 
 
 class CreditMethod(NamedTuple):
-    """`assign(inputs, state, **knobs)`, and the evidence it needs gathered in the one scoring pass."""
+    """`assign(inputs, state, **knobs)`, and the evidence that it needs."""
 
     assign: Callable[..., CreditOutcome]
     needs: frozenset[Evidence] = frozenset()
 
 
 def scale_advantage(coefficient: Float[Tensor, "seq tok"], inputs: CreditInputs, state: State) -> CreditOutcome:
-    """What every multiplicative method ends with: a_it = c_it A_i inside the mask, 0 outside."""
+    """The last step of every multiplicative method: a_it = c_it A_i inside the mask, 0 outside."""
     coefficient = coefficient.to(inputs.advantage.dtype).where(inputs.mask, 0.0)
     return CreditOutcome(coefficient * inputs.advantage[:, None], coefficient, state)
 
 
-MOST = 1 << 23
-"""Numbers that are carried at most: 34 MB, a third more as text."""
+MAX_STATE_NUMBERS = 1 << 23
+"""Limit of a tensor kept in the state, which every checkpoint holds: 34 MB, a third more as text."""
 
 
-def check_carried(shape: tuple[int, ...], what: str, advice: str) -> None:
-    """Refuse before the first step what would not be carried after it."""
+def check_state_size(shape: tuple[int, ...], what: str, advice: str) -> None:
+    """Raise before the first step if the state could not hold a tensor of this shape after it."""
     count = math.prod(shape)
-    if count > MOST:
-        size = " x ".join(f"{side:,}" for side in shape)
+    if count > MAX_STATE_NUMBERS:
+        size = " x ".join(f"{length:,}" for length in shape)
         raise ValueError(
-            f"{what} is {size} numbers ({4 * count / 1e6:,.0f} MB in every checkpoint), and at most {MOST:,} ({4 * MOST / 1e6:.0f} MB) "
-            f"are carried from step to step; {advice}"
+            f"{what} is {size} numbers ({4 * count / 1e6:,.0f} MB in every checkpoint), and at most {MAX_STATE_NUMBERS:,} "
+            f"({4 * MAX_STATE_NUMBERS / 1e6:.0f} MB) are carried from step to step; {advice}"
         )
 
 
-def pack(tensor: Tensor) -> dict[str, Any]:
+def encode_tensor(tensor: Tensor) -> dict[str, Any]:
+    """A tensor as JSON, in float32."""
     values = tensor.detach().to("cpu", torch.float32).contiguous()
     return {"shape": list(values.shape), "float32": base64.b64encode(values.numpy().tobytes()).decode("ascii")}
 
 
-def unpack(packed: Mapping[str, Any]) -> Tensor:
-    """In float64, on the CPU."""
-    return torch.frombuffer(bytearray(base64.b64decode(packed["float32"])), dtype=torch.float32).double().reshape(packed["shape"])
+def decode_tensor(encoded: Mapping[str, Any]) -> Tensor:
+    """The tensor behind `encode_tensor`'s JSON, in float64 on the CPU."""
+    return torch.frombuffer(bytearray(base64.b64decode(encoded["float32"])), dtype=torch.float32).double().reshape(encoded["shape"])

@@ -1,9 +1,7 @@
-"""Where the hidden states of a batch are kept for DelTA, and how they are read again: the dial between memory and time.
+"""Storage of a batch's hidden states for DelTA: on the device, in host memory, or recomputed at every sweep.
 
-Features are those of the valid tokens, row after row of the mask ("packed"). `DeviceFeatures` leave them where the
-scoring pass computed them, the fastest; `HostFeatures` keep them in pinned memory and stream them through two small
-buffers at every sweep; `RecomputedFeatures` keep nothing and ask for each chunk again. DelTA sweeps 2 (K + 1) times.
-The dial is the bytes that features may take on the device (`FeatureStore(device_bytes=...)`): N x hid x 2 in bf16.
+Features are the hidden states of the mask's tokens, row by row ("packed"). DelTA sweeps over them 2 (K + 1) times. The trade-off
+between memory and time is set by the bytes that they may take on the device (`FeatureStore(device_bytes=...)`): N x hid x 2 in bf16.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 CHUNK = 65_536
-"""Tokens that a source off the device brings to it at once."""
+"""Tokens per chunk for features that are not on the device."""
 
 
 @runtime_checkable
 class FeatureSource(Protocol):
-    """Packed features in chunks. `runs` cover all tokens in order; `chunks` brings those at `wanted` (all) to the device."""
+    """Packed features in chunks: `runs` are their slices, in order; `chunks` yields the `wanted` ones (default all) on the device."""
 
     @property
     def width(self) -> int: ...
@@ -31,20 +29,20 @@ class FeatureSource(Protocol):
     def __len__(self) -> int: ...
 
     def chunks(self, wanted: Sequence[int] | None = None) -> Iterator[tuple[int, Float[Tensor, "tok hid"]]]:
-        """Number and features of each chunk; what was brought may be overwritten once the next is asked for."""
+        """Number and features of each chunk; requesting the next chunk may overwrite the last one."""
         ...
 
 
 def cut(length: int, chunk: int = CHUNK) -> list[slice]:
+    """Slices of at most `chunk` tokens; no tokens give one empty slice, because a rank without tokens still takes part in sweeps."""
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}; it must be at least 1")
-    # No tokens are one empty chunk: a rank without any still takes part.
     return [slice(start, min(start + chunk, length)) for start in range(0, max(1, length), chunk)]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeatures:
-    """Features where they were computed: nothing is copied. By default one chunk is all of them."""
+    """Features on the device where the scoring pass computed them, without a copy; the fastest. By default they are one chunk."""
 
     features: Float[Tensor, "tok hid"]
     chunk: int | None = None
@@ -68,7 +66,7 @@ class DeviceFeatures:
 
 @dataclass(frozen=True, slots=True)
 class HostFeatures:
-    """Features in host memory (pinned where `device` is a GPU); while a chunk is worked on, the next one is on its way."""
+    """Features in host memory (pinned if `device` is a GPU), streamed through two buffers: the next chunk is copied during this one."""
 
     features: Float[Tensor, "tok hid"]
     device: torch.device
@@ -94,29 +92,29 @@ class HostFeatures:
             return
         longest = min(self.chunk, len(self))
         buffers = [torch.empty(longest, self.width, dtype=self.features.dtype, device=self.device) for _ in numbers[:2]]
-        carrier, worker = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        copies, compute = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
 
-        def carry(turn: int) -> tuple[Tensor, Any]:
+        def start_copy(turn: int) -> tuple[Tensor, Any]:
             run = runs[numbers[turn]]
             buffer = buffers[turn % 2][: run.stop - run.start]
-            # Whoever worked on this buffer, two chunks ago, is before this in the worker's stream.
-            carrier.wait_stream(worker)
-            with torch.cuda.stream(carrier):
+            # The chunk that used this buffer, two turns ago, was enqueued earlier on the compute stream.
+            copies.wait_stream(compute)
+            with torch.cuda.stream(copies):
                 buffer.copy_(self.features[run], non_blocking=True)
-            return buffer, carrier.record_event()
+            return buffer, copies.record_event()
 
-        arriving = carry(0) if numbers else None
+        pending = start_copy(0) if numbers else None
         for turn, number in enumerate(numbers):
-            assert arriving is not None
-            buffer, arrived = arriving
-            arriving = carry(turn + 1) if turn + 1 < len(numbers) else None
-            worker.wait_event(arrived)
+            assert pending is not None
+            buffer, copied = pending
+            pending = start_copy(turn + 1) if turn + 1 < len(numbers) else None
+            compute.wait_event(copied)
             yield number, buffer
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputedFeatures:
-    """No features are kept: `recompute(run)` gives those of the tokens in one of `runs` again, at every sweep, on the device."""
+    """No features are stored: every sweep calls `recompute(run)` for each of `runs`, which returns their features on the device."""
 
     recompute: Callable[[slice], Float[Tensor, "tok hid"]]
     runs: Sequence[slice]
@@ -136,7 +134,7 @@ class RecomputedFeatures:
 
 @dataclass(frozen=True, slots=True)
 class PickedFeatures:
-    """The rows `index` of a larger array, copied a chunk at a time: padded features for those who need packed ones."""
+    """The rows `index` of a larger array, copied one chunk at a time: presents padded features as packed ones."""
 
     features: Float[Tensor, "cell hid"]
     index: Int[Tensor, " tok"]
@@ -161,9 +159,9 @@ class PickedFeatures:
 
 @dataclass(slots=True)
 class FeatureStore:
-    """Takes features as a scoring pass finds them, in any order, and is read as a source.
+    """Collects features from a scoring pass in any order; `source` reads them back.
 
-    They stay on the device while all of them fit into `device_bytes` (None: always), and else go to pinned host memory.
+    All of them stay on the device if they fit into `device_bytes` (None: always), else they go to pinned host memory.
     """
 
     tokens: int
@@ -178,11 +176,11 @@ class FeatureStore:
     def __post_init__(self) -> None:
         self.on_device = self.device_bytes is None or self.tokens * self.width * self.dtype.itemsize <= self.device_bytes
         pinned = not self.on_device and self.device.type == "cuda"
-        place = self.device if self.on_device else torch.device("cpu")
-        self.features = torch.empty(self.tokens, self.width, dtype=self.dtype, device=place, pin_memory=pinned)
+        device = self.device if self.on_device else torch.device("cpu")
+        self.features = torch.empty(self.tokens, self.width, dtype=self.dtype, device=device, pin_memory=pinned)
 
     def put(self, at: slice | Int[Tensor, " part"], features: Float[Tensor, "part hid"]) -> None:
-        """Features of the packed tokens `at`. Runs go to the host without a wait; scattered tokens wait for the device there."""
+        """Store the features of the packed tokens `at`. On the host a slice is copied asynchronously; an index waits for the device."""
         if isinstance(at, slice):
             self.features[at].copy_(features, non_blocking=True)
         elif self.on_device:

@@ -1,6 +1,6 @@
-"""KTAE: a token gains the more, the more its presence goes with success among the siblings (2505.16826).
+"""KTAE (2505.16826): a token gains credit by how strongly its presence is associated with success among the siblings.
 
-How far two yes-or-no properties of responses go together, from their 2 x 2 tables [[a, b], [c, d]] of counts.
+Association is measured on 2 x 2 tables [[a, b], [c, d]] of responses: rows are with and without the token id, columns right and wrong.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tokencredit.credit.base import CreditInputs, CreditOutcome, State
 
-ALIKE = 1e-7
+TIE = 1e-7
 """Relative slack within which two tables count as equally probable: symmetric ones differ by rounding."""
 
 
@@ -23,10 +23,10 @@ def _log_choose(total: Tensor, chosen: Tensor) -> Tensor:
 def fisher_p_value(
     a: Float[Tensor, " table"], b: Float[Tensor, " table"], c: Float[Tensor, " table"], d: Float[Tensor, " table"]
 ) -> Float[Tensor, " table"]:
-    """Two-sided p-value of Fisher's exact test: the chance, margins given, of a table no more probable than this one.
+    """Two-sided p-value of Fisher's exact test: the probability, given the margins, of a table no more probable than this one.
 
     P(k) = C(a + c, k) C(b + d, a + b - k) / C(n, a + b), and p is the sum of P(k) over P(k) <= P(a). It is exactly 1
-    where no table is more probable, and so for an empty row or column.
+    where no table is more probable, hence also for an empty row or column.
     """
     row, column, other = (sums.double() for sums in (a + b, a + c, b + d))
     low, high = (row - other).clamp(min=0), torch.minimum(row, column)
@@ -36,7 +36,7 @@ def fisher_p_value(
     k = k.clamp(low[:, None], high[:, None])
     log_chance = _log_choose(column[:, None], k) + _log_choose(other[:, None], row[:, None] - k)
     log_chance = (log_chance - _log_choose(column + other, row)[:, None]).where(possible, -torch.inf)
-    more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + ALIKE
+    more_probable = log_chance > log_chance.gather(-1, a.long()[:, None]) + TIE
     p_value = log_chance.exp().where(~more_probable, 0.0).sum(-1)
     return p_value.where(more_probable.any(-1), 1.0)
 
@@ -44,9 +44,9 @@ def fisher_p_value(
 def information_gain(
     a: Float[Tensor, " table"], b: Float[Tensor, " table"], c: Float[Tensor, " table"], d: Float[Tensor, " table"]
 ) -> Float[Tensor, " table"]:
-    """Bits that knowing the row tells about the column: the sum of n_ij / n log2(n_ij n / (n_i n_j)); 0 for an empty table.
+    """Mutual information of row and column in bits: the sum of n_ij / n log2(n_ij n / (n_i n_j)); 0 for an empty table.
 
-    Written this way independence is exactly 0: the entropy of the column less its entropy given the row would round.
+    In this form independence is exactly 0; the entropy of the column minus its entropy given the row would round.
     """
     cells = torch.stack([a, b, c, d]).double()
     rows = torch.stack([a + b, a + b, c + d, c + d]).double()
@@ -56,15 +56,15 @@ def information_gain(
     return (torch.xlogy(cells, ratio).sum(0) / (total.clamp(min=1) * math.log(2))).clamp(min=0)
 
 
-NEVER = 1e-5
-"""Stands in for the frequency of a token that one side never used."""
+FREQUENCY_FLOOR = 1e-5
+"""Added to a frequency in a denominator, for a token that one side never used."""
 
 
 class Occurrences(NamedTuple):
     """Every pair of group and token id that occurs; the last axis of counts is correct, wrong."""
 
     pair: Int[Tensor, " tok"]
-    """Of each counted token, in the order of the mask."""
+    """The pair of each counted token, in the order of the mask."""
     containing: Float[Tensor, "pair 2"]
     """Responses that hold the token id."""
     siblings: Float[Tensor, "pair 2"]
@@ -82,7 +82,7 @@ def count_occurrences(
     graded: Bool[Tensor, " seq"],
     correct: Bool[Tensor, " seq"],
 ) -> Occurrences:
-    """Count over masked tokens of graded responses, pair by pair without a loop; a graded response without tokens is a sibling."""
+    """Count over the masked tokens of graded responses; a graded response without tokens still counts as a sibling."""
     rows = max(len(mask), 1)
     row = mask.nonzero()[:, 0]
     group_names, group_index = group.unique(return_inverse=True)
@@ -123,14 +123,14 @@ def key_values(
     saturation: float = 2.0,
     length_share: float = 0.5,
 ) -> Float[Tensor, " pair"]:
-    """Key value of every pair, between -top and top. One-sided groups have p = 1 and no information to gain, hence 0."""
+    """Key value of every pair, between -top and top; `ktae_credit` has the formula. A one-sided group has p = 1 and IG = 0, hence 0."""
     table = (*found.containing.unbind(-1), *(found.siblings - found.containing).unbind(-1))
     p_value = fisher_p_value(*table)
     significance = (-2 * p_value).exp().where(p_value < 1, 0.0)
     strength = (fisher_weight * significance + gain_weight * information_gain(*table)) / (fisher_weight + gain_weight)
     in_correct, in_wrong = (found.containing / found.siblings.clamp(min=1)).sqrt().asin().unbind(-1)
     correct, wrong = saturated_frequency(found.uses, found.length, saturation=saturation, length_share=length_share).unbind(-1)
-    direction = in_correct - in_wrong + correct / (wrong + NEVER) - wrong / (correct + NEVER)
+    direction = in_correct - in_wrong + correct / (wrong + FREQUENCY_FLOOR) - wrong / (correct + FREQUENCY_FLOOR)
     return top * (strength * direction / 2).tanh()  # = 2 top (sigmoid(strength x direction) - 1/2)
 
 
@@ -148,8 +148,8 @@ def ktae_credit(
     """a_it = A_i + key(o_it), key = 2 top (sigmoid((fisher_weight F + gain_weight IG) x / (fisher_weight + gain_weight)) - 1/2).
 
     F = exp(-2 p) of Fisher's test (0 if p = 1), IG in bits, x = asin sqrt(a / (a + c)) - asin sqrt(b / (b + d)) + fc / (fw + 1e-5)
-    - fw / (fc + 1e-5), of the group's table (holds the id or not) x (correct or wrong). The key is 0 for end tokens and in
-    one-sided groups; a NaN score is left out of all counts and receives 0.
+    - fw / (fc + 1e-5), of the group's table; fc and fw are `saturated_frequency` over correct and wrong responses. The key is 0
+    for end tokens and in one-sided groups; a response with a NaN score is left out of all counts and receives 0.
     """
     if inputs.score is None:
         raise ValueError("score is missing; KTAE compares correct responses with wrong ones")

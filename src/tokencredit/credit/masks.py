@@ -1,13 +1,4 @@
-"""Uniform: every token of a response receives the response's advantage. What GRPO and DAPO do.
-
-One side only: a control in which nothing can cancel.
-
-Negative token filtering: of a response with negative advantage only the least probable tokens are penalised (2606.17250).
-
-80/20 forking tokens: credit only where the policy was least decided (2506.01939).
-
-IBPO's mask: a repaired failure is blamed only where the repair changed it (2605.16302).
-"""
+"""Credit methods that keep or drop a token's advantage: uniform, one-sided, negative token filtering, forking tokens, edit mask."""
 
 from typing import Literal, get_args
 
@@ -19,7 +10,7 @@ from tokencredit.credit.base import CreditInputs, CreditOutcome, State, scale_ad
 
 
 def uniform_credit(inputs: CreditInputs, state: State) -> CreditOutcome:
-    """c_it = 1."""
+    """c_it = 1: every token receives its response's advantage, as in GRPO and DAPO."""
     return scale_advantage(torch.ones_like(inputs.logp), inputs, state)
 
 
@@ -27,7 +18,7 @@ Side = Literal["positive", "negative"]
 
 
 def one_sided_credit(inputs: CreditInputs, state: State, *, side: Side = "positive") -> CreditOutcome:
-    """c_it = 1 where A_i has the sign of `side`, else 0; A_i = 0 lies on neither side."""
+    """c_it = 1 where A_i has the sign of `side`, else 0; a control in which nothing can cancel. A_i = 0 is on neither side."""
     if side not in get_args(Side):
         raise ValueError(f"side is {side!r}; it must be one of {', '.join(get_args(Side))}")
     credited = inputs.advantage > 0 if side == "positive" else inputs.advantage < 0
@@ -35,7 +26,7 @@ def one_sided_credit(inputs: CreditInputs, state: State, *, side: Side = "positi
 
 
 SLACK = 1e-12
-"""In float64 0.1 x 30 lies a rounding above 3, and would round up to 4."""
+"""Relative slack: in float64 0.1 x 30 is slightly above 3, and without it would round up to 4."""
 
 
 def kept_tokens(available: Int[Tensor, "*shape"], *, keep: float) -> Int[Tensor, "*shape"]:
@@ -46,16 +37,17 @@ def kept_tokens(available: Int[Tensor, "*shape"], *, keep: float) -> Int[Tensor,
 
 
 def least_probable(inputs: CreditInputs, *, keep: float) -> Bool[Tensor, "seq tok"]:
-    """The ceil(keep x T_i) least probable tokens of every response; of equally probable tokens the earlier one."""
+    """The ceil(keep x T_i) least probable tokens of every response; among equally probable tokens the earlier one."""
     order = inputs.logp.where(inputs.mask, torch.inf).argsort(dim=-1, stable=True)
-    place = torch.arange(order.shape[-1], device=order.device)
-    return torch.zeros_like(inputs.mask).scatter(-1, order, place < kept_tokens(inputs.mask.sum(-1), keep=keep)[:, None])
+    rank = torch.arange(order.shape[-1], device=order.device)
+    return torch.zeros_like(inputs.mask).scatter(-1, order, rank < kept_tokens(inputs.mask.sum(-1), keep=keep)[:, None])
 
 
 def ntf_credit(inputs: CreditInputs, state: State, *, keep: float = 0.1) -> CreditOutcome:
-    """c_it = 1 where A_i >= 0 or t is among the ceil(keep x T_i) least probable tokens of i, else 0.
+    """Negative token filtering (2606.17250): c_it = 1 where A_i >= 0 or t is among the ceil(keep x T_i) least probable tokens of i.
 
-    T_i counts the mask's tokens; of equally probable tokens the earlier one stays. Dropped tokens count in every divisor.
+    Elsewhere 0. T_i counts the mask's tokens; among equally probable tokens the earlier one is kept. The loss denominator still
+    counts dropped tokens.
     """
     kept = least_probable(inputs, keep=keep) | (inputs.advantage >= 0)[:, None]
     return scale_advantage(kept.to(inputs.advantage.dtype), inputs, state)
@@ -65,9 +57,10 @@ Divisor = Literal["all", "kept"]
 
 
 def forking_credit(inputs: CreditInputs, state: State, *, keep: float = 0.2, divisor: Divisor = "all") -> CreditOutcome:
-    """c_it = 1 for the ceil(keep x N) tokens of highest entropy in the batch, else 0; divisor "kept" makes the 1 an N / kept.
+    """80/20 forking tokens (2506.01939): c_it = 1 for the ceil(keep x N) tokens of highest entropy in the batch, else 0.
 
-    N counts the mask's tokens; of equal entropies the earlier row and then the earlier token stays.
+    With divisor "kept" c_it is N / (number of kept tokens) instead of 1. N counts the mask's tokens; among equal entropies the
+    earlier response and then the earlier token is kept.
     """
     if divisor not in get_args(Divisor):
         raise ValueError(f"divisor is {divisor!r}; it must be one of {', '.join(get_args(Divisor))}")
@@ -80,7 +73,10 @@ def forking_credit(inputs: CreditInputs, state: State, *, keep: float = 0.2, div
 
 
 def edit_mask_credit(inputs: CreditInputs, state: State, *, unchanged: float = 0.0) -> CreditOutcome:
-    """c_it = 1 where a successful revision changed the token, else `unchanged`; responses without a revision count as changed."""
+    """IBPO's edit mask (2605.16302): c_it = 1 where a successful revision changed the token, else `unchanged`.
+
+    In a response without a successful revision every token has c_it = 1.
+    """
     if inputs.edited is None:
         raise ValueError("edited is missing; the edit mask needs revisions of the failed responses")
     return scale_advantage(inputs.edited.to(inputs.advantage.dtype).where(inputs.edited, unchanged), inputs, state)

@@ -1,9 +1,4 @@
-"""Negative token filtering that keeps exploration: it fades as entropy falls, or its pull on entropy is taken out (ours).
-
-For a softmax policy dH/dz_k = -p_k (log p_k + H), and a push of log p_y moves the logits by e_y - p. So it moves H by
-E_p[f] - f_y with f_k = p_k (log p_k + H): a token's slope. As y is drawn from p, the mean of f over the batch's tokens of
-like entropy stands for E_p[f], which log-prob and entropy alone do not tell.
-"""
+"""NTF-keep (ours): negative token filtering that fades as entropy falls, or whose first-order effect on entropy is projected out."""
 
 from typing import Literal, get_args
 
@@ -18,28 +13,35 @@ from tokencredit.masked import masked_mean
 Anneal = Literal["none", "entropy", "steps"]
 Orthogonal = Literal["none", "kept", "all"]
 
-LIKE, MOST_BINS = 64, 64
-"""Tokens that a mean over like entropies needs at least, and how many such means there are at most."""
+MIN_TOKENS_PER_BIN, MAX_BINS = 64, 64
+"""Entropy bins over which `expected_push` averages."""
 
 
 def entropy_push(logp: Float[Tensor, "*tok"], entropy: Float[Tensor, "*#tok"]) -> Float[Tensor, "*tok"]:
-    """What the own logit does to entropy, sign reversed: f = p (log p + H)."""
+    """F = p (log p + H), minus the derivative of the entropy H by the sampled token's logit.
+
+    For a softmax policy dH/dz_k = -p_k (log p_k + H), and a push of log p_y moves the logits by e_y - p. So the push moves H by
+    the slope E_p[f] - f_y.
+    """
     logp, entropy = logp.double(), entropy.double()
     return logp.exp() * (logp + entropy)
 
 
 def expected_push(push: Float[Tensor, " tok"], entropy: Float[Tensor, " tok"]) -> Float[Tensor, " tok"]:
-    """E[f | H]: tokens ranked by entropy are cut into runs of like entropy, each of which has one mean."""
-    bins = min(max(1, len(push) // LIKE), MOST_BINS)
-    place = torch.empty_like(entropy, dtype=torch.long)
-    place[entropy.argsort(stable=True)] = torch.arange(len(push), device=push.device)
-    run = place * bins // max(1, len(push))
-    total, count = (push.new_zeros(bins).index_add_(0, run, values) for values in (push, torch.ones_like(push)))
-    return (total / count.clamp(min=1))[run]
+    """E[f | H]: the mean of f over tokens of similar entropy, which are bins of the tokens ranked by entropy.
+
+    It stands for E_p[f], which log-prob and entropy alone do not determine: each sampled token is a draw from its p.
+    """
+    bins = min(max(1, len(push) // MIN_TOKENS_PER_BIN), MAX_BINS)
+    rank = torch.empty_like(entropy, dtype=torch.long)
+    rank[entropy.argsort(stable=True)] = torch.arange(len(push), device=push.device)
+    bin_of_token = rank * bins // max(1, len(push))
+    total, count = (push.new_zeros(bins).index_add_(0, bin_of_token, values) for values in (push, torch.ones_like(push)))
+    return (total / count.clamp(min=1))[bin_of_token]
 
 
 def orthogonalized(credit: Float[Tensor, "*tok"], slope: Float[Tensor, "*tok"], chosen: Bool[Tensor, "*tok"]) -> Float[Tensor, "*tok"]:
-    """Credit a - s (a . s) / (s . s) over the chosen tokens, so that a . s = 0 there; others, and slopes all 0, are left alone."""
+    """A - s (a . s) / (s . s) over the chosen tokens, so that a . s = 0 there; unchanged elsewhere, and where all slopes are 0."""
     slope = slope.where(chosen, 0.0)
     size = slope.square().sum()
     return credit - slope * ((credit * slope).sum() / size.where(size > 0, 1.0))
@@ -61,10 +63,11 @@ def ntf_keep_credit(
     anneal_steps: int = 50,
     orthogonal: Orthogonal = "none",
 ) -> CreditOutcome:
-    """c_it of `ntf` with share keep + (1 - keep) (1 - r), r by `anneal`; then, on the chosen tokens, made orthogonal to the entropy slopes.
+    """c_it of `ntf` with share keep + (1 - keep) (1 - r), then projected on the chosen tokens to be orthogonal to the entropy slopes.
 
-    The state holds the share, and the first batch's entropy or the number of steps. Chosen tokens are the kept ones of
-    responses with A < 0, or all whose credit is not 0.
+    `anneal` sets r: 1 ("none"), `entropy_strength` ("entropy"), or a linear fall to 0 over `anneal_steps` ("steps"). `orthogonal`
+    chooses the kept tokens of responses with A < 0 ("kept"), or all tokens with credit ("all"). The state holds the share, and
+    the first batch's entropy or the number of steps.
     """
     for name, value, kind in (("anneal", anneal, Anneal), ("orthogonal", orthogonal, Orthogonal)):
         if value not in get_args(kind):

@@ -1,3 +1,3 @@
-"""Judgement: evidence of what an update did to tokens in, a `Finding` in words, numbers and tables out. Torch only, no model."""
+"""Diagnoses: evidence of an update's effect on tokens in, a `Finding` (note, numbers, tables) out. Torch only, no model."""
 
 FINDINGS = ("flips", "effect", "cancellation", "coupling", "tax", "drift", "entropy", "masses", "value")

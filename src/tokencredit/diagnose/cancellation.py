@@ -1,4 +1,4 @@
-"""How much of what positive and negative responses do to a token cancels, over the whole batch and within its own optimizer step."""
+"""How much of the effects of positive and negative responses on a token cancels, over the batch and within its optimizer step."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from tokencredit.types import Finding, TableRow
 LISTED_BY_MASS = 20
 LISTED_BY_EFFECT = 10
 MIN_COUNT = 5
-"""Occurrences from which a vocabulary item's mean effect is listed."""
+"""Occurrences that a vocabulary item needs to have its mean effect listed."""
 
 
 class CancellationResult(NamedTuple):
@@ -23,7 +23,7 @@ class CancellationResult(NamedTuple):
 
 
 def token_cancellation(positive: Float[Tensor, " tok"], negative: Float[Tensor, " tok"]) -> Float[Tensor, " tok"]:
-    """1 - |D+ + D-| / (|D+| + |D-|): 1 where the two sides cancel, 0 where they agree or one is silent, NaN where both are 0."""
+    """1 - |D+ + D-| / (|D+| + |D-|): 1 where the two sides cancel, 0 where they agree or one is 0, NaN where both are 0."""
     positive, negative = positive.double(), negative.double()
     return 1 - (positive + negative).abs() / (positive.abs() + negative.abs())
 

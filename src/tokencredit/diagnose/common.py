@@ -1,9 +1,4 @@
-"""Evidence beside a token table: one number per token in float64, NaN where it was not measured; and the parts tables are made by.
-
-How findings count: shares and means over chosen tokens, confidence buckets, tables by a label.
-
-Numbers in sentences.
-"""
+"""Helpers of the diagnoses: evidence per token (float64, NaN if not measured), means, confidence buckets, numbers in sentences."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +15,7 @@ CONFIDENCE_EDGES = (0.5, 0.9, 0.99)
 """Bucket borders of a token's probability before the update; low confidence is where coupling is expected."""
 
 DEAD_BAND = 1e-4
-"""Nats of log-prob: a token that moved by no more has hardly moved."""
+"""Nats of log-prob; a smaller change counts as no change."""
 
 SIDES = {"positive": 1, "negative": -1}
 
@@ -42,12 +37,12 @@ def mean_where(value: Tensor, chosen: Bool[Tensor, " tok"]) -> float:
 
 
 def label_masks(labels: Sequence[str]) -> dict[str, Bool[Tensor, " tok"]]:
-    """Which tokens carry each label, labels in order of appearance."""
+    """The tokens with each label, labels in order of appearance."""
     return {name: torch.tensor([label == name for label in labels]) for name in dict.fromkeys(labels)}
 
 
 def correlation(left: Float[Tensor, " tok"], right: Float[Tensor, " tok"]) -> float:
-    """Pearson's, in float64; NaN for fewer than two tokens or a side that does not vary."""
+    """Pearson's correlation in float64; NaN for fewer than two tokens or a constant argument."""
     if len(left) < 2:
         return float("nan")
     left, right = (value.double() - value.double().mean() for value in (left, right))
@@ -61,14 +56,14 @@ def on_cpu(table: TokenTable) -> TokenTable:
 
 
 def evidence(table: TokenTable, name: str, value: Float[Tensor, " any"]) -> Float[Tensor, " tok"]:
-    """The values in float64 beside the table, refused where they are not one per token."""
+    """The values in float64 on the table's device; an error unless there is one per token."""
     if value.shape != (len(table),):
         raise ValueError(f"{name} is {tuple(value.shape)} but the table holds {len(table)} tokens; give one entry per token")
     return value.detach().to("cpu", torch.float64)
 
 
 def confidence_parts(table: TokenTable) -> dict[str, Bool[Tensor, " tok"]]:
-    """Which tokens are in each bucket of probability before the update; empty buckets are left out."""
+    """The tokens in each bucket of probability before the update; empty buckets are omitted."""
     bucket = confidence_bucket(table.probability)
     parts = {name: bucket == number for number, name in enumerate(confidence_names())}
     return {name: part for name, part in parts.items() if bool(part.any())}
@@ -79,7 +74,7 @@ def class_parts(table: TokenTable) -> dict[str, Bool[Tensor, " tok"]]:
 
 
 def percent(share: float) -> str:
-    """Halves are rounded up, as a browser does."""
+    """Rounds halves up, as a browser does."""
     return "an unknown share" if math.isnan(share) else f"{100 * share + 1e-9:.1f} %"
 
 

@@ -1,7 +1,7 @@
 """Is a token moved by its own credit, by other occurrences of the same token, or by different tokens?
 
-The published claim is in words (The Cancellation Hypothesis, arXiv 2605.08666): coupling is mainly between identical tokens
-that are both predicted with low confidence. Measuring it by the LM-head kernel is a reading.
+The claim is published without a formula (The Cancellation Hypothesis, arXiv 2605.08666): coupling is mainly between identical tokens
+that are both predicted with low confidence. Measuring it by the LM-head kernel is our reading.
 """
 
 import math
@@ -20,7 +20,7 @@ from tokencredit.kernels import at_least_float32
 from tokencredit.types import Finding, TableRow
 
 MISMATCH = 1e-2
-"""Above it the head's own log-probs are not the model's (soft-capped or shifted logits): the kernel is approximate."""
+"""Above it the head's log-probs differ from the model's (soft-capped or shifted logits), so the kernel is approximate."""
 
 
 class Sources(NamedTuple):
@@ -50,12 +50,12 @@ def coupling(
     seed: int = 0,
     chunk: int = 512,
 ) -> CouplingResult:
-    """Own, same-token and other-token parts of the head's first-order effect on every looked-at token, and what they say.
+    """Own, same-token and other-token parts of the head's first-order effect on every observed token, as a finding.
 
     `own_index`: place of each looked-at token among the sources, -1 for a token of another optimizer step: it has no own part, so
     it is in no share. Shares are of summed absolute parts. `chunk` tokens x vocabulary are held at once; pairs are counted over
     `limit` tokens at most.
-    The work is done where `hidden`, head, sources and index are; the parts come back beside the table, on the CPU.
+    Computation runs on the device of `hidden`, head, sources and index; the parts are returned on the CPU, as the table is.
     """
     head, token, logp = at_least_float32(head), table.token.to(hidden.device), table.logp.to(hidden.device)
     looked_at = HeadVectors(at_least_float32(hidden), token, head, temperature, chunk)
@@ -70,7 +70,7 @@ def coupling(
 def pair_table(
     vectors: HeadVectors, logp: Float[Tensor, " tok"], *, limit: int = 2048, seed: int = 0, chunk: int = 512
 ) -> tuple[TableRow, ...]:
-    """Coupling of pairs by token identity and both confidences, credit left aside; above `limit` tokens a sample without replacement."""
+    """Coupling of pairs by token identity and both confidences, without credit; above `limit` tokens a sample without replacement."""
     return _pair_rows(_sampled_pairs(vectors, logp, limit=limit, seed=seed, chunk=chunk))
 
 

@@ -1,4 +1,4 @@
-"""Solution-probability drift: how far an update moves equally scored responses to one prompt apart."""
+"""Solution-probability drift: how much an update changes the odds between equally scored responses to one prompt."""
 
 import math
 from itertools import combinations
@@ -22,9 +22,9 @@ class _Response(NamedTuple):
 class _Pair(NamedTuple):
     group: int
     score: float | None
-    """Of both, None where they differ."""
+    """The score of both responses; None if the scores differ."""
     move: float
-    """Change of log-odds, of the better one over the worse one where there is one."""
+    """Change of log-odds; of the better response over the worse one if the scores differ."""
 
 
 def drift(table: TokenTable, change: Float[Tensor, " tok"], *, source: str = "batch") -> Finding:
@@ -65,7 +65,7 @@ def drift(table: TokenTable, change: Float[Tensor, " tok"], *, source: str = "ba
 
 
 def _responses(table: TokenTable, change: Tensor) -> list[_Response]:
-    """Each response's tokens in order of position, whatever the order of the table."""
+    """Each response's tokens in order of position, for any order of the table."""
     places: dict[int, list[tuple[int, int]]] = {}
     for place, (row, position) in enumerate(zip(table.row.tolist(), table.position.tolist(), strict=True)):
         places.setdefault(row, []).append((position, place))

@@ -1,4 +1,4 @@
-"""How far first-order predictions of an update can be trusted: predicted against measured change of every token."""
+"""Accuracy of first-order predictions of an update: predicted against measured change of every token's log-prob."""
 
 import torch
 from jaxtyping import Float
@@ -20,11 +20,11 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.types import Finding, TableRow
 
 TRUST_TOKENS, TRUST_SLOPE, TRUST_ERROR = 0.95, 1.25, 0.25
-"""Single tokens may be read from this correlation, a slope within this factor of 1, and up to this median error. Readings."""
+"""Thresholds for reading single tokens: least correlation, factor of the slope around 1, largest median error. Ours."""
 TRUST_AVERAGES, AVERAGES_SLOPE = 0.8, 2.0
-"""The same for classes and averages."""
+"""The same thresholds for classes and averages."""
 JUDGED_TOKENS = 20
-"""A class of fewer is not named as badly predicted."""
+"""A smaller class is not reported as badly predicted."""
 
 HORIZONS = {"first": "the first optimizer step", "step": "the whole training step"}
 
@@ -39,7 +39,7 @@ def effect(
     raw: Float[Tensor, " tok"] | None = None,
     method: str,
 ) -> Finding:
-    """Agreement of predicted p and measured m changes of log-prob; `method` says in a word how p was computed, `raw` is D+ + D-.
+    """Agreement of predicted p and measured m changes of log-prob; `method` names how p was computed, `raw` is D+ + D-.
 
         correlation (Pearson);  slope = sum m p / sum p^2, of m on p through the origin
         sign = share with sign p = sign m where |m| > DEAD_BAND;  error = median |m - p| / median |m|
@@ -89,7 +89,7 @@ def _agreement(predicted: Tensor, measured: Tensor) -> dict[str, float | int]:
 
 
 def _median(value: Tensor) -> Tensor:
-    """The mean of the two middle values where there is an even number; 0 of none."""
+    """Median; the mean of the two middle values for an even number, 0 for none."""
     return value.quantile(0.5) if len(value) else torch.zeros((), dtype=value.dtype)
 
 
@@ -129,7 +129,7 @@ def _sentence(horizon: str, numbers: dict[str, float]) -> str:
 
 
 def _badly_predicted(horizon: str, by_class: tuple[TableRow, ...]) -> str:
-    """Classes that an overall agreement would hide."""
+    """Badly predicted classes, which the overall agreement may hide."""
     bad = [
         f"{row['token_class']} ({row['correlation']:.2f})"
         for row in by_class

@@ -1,4 +1,4 @@
-"""Entropy before and after the update by token class, its trend over training, and an early word before it is gone.
+"""Entropy before and after the update by token class, its trend over training, and an early warning of entropy collapse.
 
 That intra-group learning may drive entropy to 0 is published (arXiv 2604.13088 v1); the floor, the window and the horizon are ours.
 """
@@ -20,22 +20,22 @@ STATUS_LEVEL: dict[Status, float] = {"unknown": math.nan, "ok": 0.0, "warning": 
 
 
 TREND_POINTS = 5
-"""Fewer training steps make no trend. A reading."""
+"""Training steps that a trend needs; ours."""
 
 
 class EntropyTrend(NamedTuple):
     status: Status
-    """`unknown` where there is too little history for a trend."""
+    """`unknown` if the history is too short for a trend."""
     current: float
     floor: float
     slope: float
     """Nats per training step; NaN for fewer than two steps."""
     steps_to_floor: float
-    """Along the line, from the last step; NaN where the line does not fall."""
+    """Steps until the line reaches the floor, from the last step; NaN if the line does not fall."""
 
 
 def entropy_trend(history: Sequence[tuple[int, float]], *, floor_share: float = 0.25, horizon: int = 20, window: int = 10) -> EntropyTrend:
-    """Least-squares line through the last `window` points of (training step, mean entropy), and when it meets the floor.
+    """Least-squares line through the last `window` points of (training step, mean entropy), and the step at which it reaches the floor.
 
     The floor is `floor_share` of the first mean. Collapsed: the last mean is under it. Warning: the line is there within
     `horizon` steps. Steps whose mean is NaN are left out.
@@ -64,7 +64,7 @@ def entropy(
     horizon: int = 20,
     window: int = 10,
 ) -> Finding:
-    """Mean entropy before and after the update over the looked-at tokens, and the trend of the run.
+    """Mean entropy before and after the update over the observed tokens, and the trend of the run.
 
     Tokens whose entropy afterwards is NaN are left out; without `entropy_after` all tokens count and what follows is unknown.
     """

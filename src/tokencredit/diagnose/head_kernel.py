@@ -1,9 +1,9 @@
-"""How a step on one token moves another token's log-prob, through the LM head alone and exactly.
+"""The LM-head kernel: how a gradient step on one token changes another token's log-prob through the head, exactly.
 
     K(a, b) = <e_ya - p_a, e_yb - p_b> <h_a, h_b> / temperature^2
 
-is the inner product of the two log-prob gradients by the head. One vocab x hidden sum is held at a time, never a matrix per token,
-and never more than a chunk of tokens x vocabulary.
+is the inner product of the two log-prob gradients by the head. Memory holds one vocab x hidden sum and one chunk of tokens x
+vocabulary, never a matrix per token.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tokencredit.kernels import token_logp
 
 
 class CouplingParts(NamedTuple):
-    """First-order change of each looked-at token's log-prob per unit of learning rate, by where it comes from."""
+    """First-order change of each observed token's log-prob per unit of learning rate, by source."""
 
     own: Float[Tensor, " tok"]
     same: Float[Tensor, " tok"]
@@ -30,7 +30,7 @@ class CouplingParts(NamedTuple):
 
 class KernelBlock(NamedTuple):
     factor: Float[Tensor, "left right"]
-    """<e_ya - p_a, e_yb - p_b>: what the two predictions share, whatever the hidden states."""
+    """<e_ya - p_a, e_yb - p_b>: the factor of K that does not depend on the hidden states."""
     kernel: Float[Tensor, "left right"]
 
 
@@ -51,7 +51,7 @@ def _residual(vectors: HeadVectors) -> Float[Tensor, "tok vocab"]:
 
 
 def kernel_block(left: HeadVectors, right: HeadVectors) -> KernelBlock:
-    """K of every pair across; both sides are formed whole over the vocabulary, so give chunks."""
+    """K of every pair of a left and a right token; both need tokens x vocabulary in memory, so pass chunks."""
     factor = _residual(left) @ _residual(right).T
     return KernelBlock(factor, factor * (left.hidden @ right.hidden.T) / (left.temperature * right.temperature))
 
@@ -102,7 +102,7 @@ def pair_sums(vectors: HeadVectors, logp: Float[Tensor, " tok"], *, chunk: int) 
 
 
 def head_mismatch(vectors: HeadVectors, logp: Float[Tensor, " tok"]) -> float:
-    """Largest |log softmax(h W^T / temperature)[y] - logp|: 0 where the kernel's head is the whole of the model's last step."""
+    """Largest |log softmax(h W^T / temperature)[y] - logp|: 0 if hidden x head gives the model's logits."""
     gaps = [
         (token_logp(chunk.hidden @ chunk.head.T, chunk.tokens, temperature=chunk.temperature) - logp[run]).abs().max()
         for run, chunk in vectors.chunks()
@@ -126,5 +126,5 @@ def _squared_norms(vectors: HeadVectors) -> Float[Tensor, " tok"]:
     return _join([_residual(chunk).square().sum(-1) * chunk.hidden.square().sum(-1) for _, chunk in vectors.chunks()], vectors.hidden)
 
 
-def _join(parts: list[Tensor], beside: Tensor) -> Float[Tensor, " tok"]:
-    return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64, device=beside.device)
+def _join(parts: list[Tensor], like: Tensor) -> Float[Tensor, " tok"]:
+    return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64, device=like.device)

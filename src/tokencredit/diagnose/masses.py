@@ -1,8 +1,7 @@
-"""How hard a batch pushes up and how hard it pushes down, on which prompts, and how many prompts do the pushing.
+"""Gradient masses of a batch by sign and prompt difficulty, and the separation of the two sides' gradient centroids.
 
-Gradient masses follow FADE (arXiv 2607.01490): m_S = sum_{A_i > 0} A_i / G and m_F = sum_{A_i < 0} |A_i| / G of each group.
-
-How far apart the two sides' gradient centroids lie, and whether a method's coefficients move them apart (DelTA's premise).
+Masses follow FADE (arXiv 2607.01490): m_S = sum_{A_i > 0} A_i / G and m_F = sum_{A_i < 0} |A_i| / G of each group. DelTA's premise is
+that its coefficients increase the separation.
 """
 
 import math
@@ -52,7 +51,7 @@ def _side_contrast(vectors: TokenVectors, advantage: Float[Tensor, " tok"], shar
 
 
 SOLVE_RATE_EDGES = (0.0, 0.25, 0.5, 0.75)
-"""Borders of the prompt-difficulty buckets; a border belongs to the bucket below it, and all solved is a bucket of its own."""
+"""Borders of the prompt-difficulty buckets; a border belongs to the bucket below it. Fully solved prompts have their own bucket."""
 SOLVE_RATES = ("0", "(0, 0.25]", "(0.25, 0.5]", "(0.5, 0.75]", "(0.75, 1)", "1")
 
 
@@ -61,9 +60,9 @@ class GroupMasses(NamedTuple):
 
     graded: Float[Tensor, " grp"]
     solve_rate: Float[Tensor, " grp"]
-    """NaN where nothing could be graded, as both masses."""
+    """NaN for a group without a graded response, as both masses."""
     dead: Bool[Tensor, " grp"]
-    """All graded scores equal, or fewer than two, and no advantage: nothing was learned from it."""
+    """A dead group: no advantage, and all graded scores equal or fewer than two."""
     success: Float[Tensor, " grp"]
     failure: Float[Tensor, " grp"]
     token_positive: Float[Tensor, " grp"]
@@ -78,7 +77,7 @@ def group_masses(
     credit: Float[Tensor, "seq tok"],
     mask: Bool[Tensor, "seq tok"],
 ) -> GroupMasses:
-    """Masses of each group, in float64; responses that could not be graded (NaN) are in no sum and no count."""
+    """Masses of each group, in float64; ungraded responses (NaN) are in no sum and no count."""
     index = group.unique(return_inverse=True)[1]
     groups, known = int(index.max()) + 1 if len(index) else 0, ~score.isnan()
 
@@ -104,7 +103,7 @@ def group_masses(
 
 
 def effective_groups(weight: Float[Tensor, " grp"]) -> float:
-    """(sum w)^2 / sum w^2: how many groups of equal weight would spread as much; NaN where all weights are 0."""
+    """(sum w)^2 / sum w^2: the effective number of groups; NaN where all weights are 0."""
     squares = float(weight.double().square().sum())
     return float(weight.double().sum()) ** 2 / squares if squares > 0 else math.nan
 

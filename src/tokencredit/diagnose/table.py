@@ -1,4 +1,4 @@
-"""The tokens a diagnosis looks at: one flat entry per response token, in the order of the token file."""
+"""The observed tokens of a diagnosis: one flat entry per response token, in the order of the token file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TokenTable:
     """Of the token's response, as `score`."""
     score: Float[Tensor, " tok"]
     optimizer_step: Int[Tensor, " tok"]
-    """Which optimizer step of the plan the response was in; -1 for none."""
+    """Index of the response's optimizer step in the plan; -1 for none."""
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in self.__dataclass_fields__}
@@ -38,7 +38,7 @@ class TokenTable:
         return len(self.row)
 
     def select(self, index: Int[Tensor, " chosen"]) -> "TokenTable":
-        """The tokens at these places, in this order."""
+        """The tokens at these indices, in this order."""
         places = index.tolist()
         chosen: dict[str, Any] = {}
         for name in self.__dataclass_fields__:
@@ -57,7 +57,7 @@ class TokenTable:
 
 
 def step_of_each_row(plan: StepPlan) -> Int[Tensor, " seq"]:
-    """Which optimizer step of the plan holds each row; -1 for none."""
+    """Index of each row's optimizer step in the plan; -1 for none."""
     found = torch.full((plan.rows,), -1)
     for number, planned in enumerate(plan.steps):
         found[list(planned.rows)] = number
@@ -65,7 +65,7 @@ def step_of_each_row(plan: StepPlan) -> Int[Tensor, " seq"]:
 
 
 def token_table(credited: Credited, plan: StepPlan, *, text: Sequence[str], token_class: Sequence[str]) -> TokenTable:
-    """Flatten credited rollouts onto the CPU; `text` and `token_class` hold an entry per sampled token, row after row."""
+    """Flatten credited rollouts onto the CPU; `text` and `token_class` hold an entry per sampled token, row by row."""
     rollouts = credited.rollouts
     row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
     return TokenTable(

@@ -1,4 +1,4 @@
-"""Learning tax: how much of what an update moved lies at positions that deserve no credit."""
+"""Learning tax: the share of an update's KL that lies at positions where credit should be nil."""
 
 from collections.abc import Set
 
@@ -11,7 +11,7 @@ from tokencredit.diagnose.table import TokenTable
 from tokencredit.types import Finding, TableRow
 
 CERTAIN = 0.99
-"""With a chance of success between 0 and 1 the true advantage of a token is at most 1 - p, so here at most 0.01."""
+"""With a probability of success between 0 and 1 the true advantage of a token is at most 1 - p, so here at most 0.01."""
 
 MEANING = {
     "format": "the task says they carry no credit",
@@ -31,7 +31,7 @@ def tax(
     value_after: Float[Tensor, " tok"] | None = None,
     nil: float = 0.05,
 ) -> Finding:
-    """Share of all KL(before || after) moved that was moved where credit is nil.
+    """Share of the total KL(before || after) that lies where credit is nil.
 
         tax = sum of KL over nil positions / sum of KL over all positions
 
@@ -69,7 +69,7 @@ def tax(
 
 
 def _dead(table: TokenTable) -> Bool[Tensor, " tok"]:
-    """Tokens of groups whose known scores are all equal and which received no credit: some recipes teach from such groups too."""
+    """Tokens of groups whose known scores are all equal and which received no credit; some recipes do give credit to such groups."""
     groups, index = table.group.unique(return_inverse=True)
     graded = ~table.score.isnan()
 

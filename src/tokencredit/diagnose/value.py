@@ -1,6 +1,6 @@
 """Are the tokens an update boosted worth more than those it suppressed, inside successes and inside failures?
 
-The claim is published in words (The Cancellation Hypothesis, arXiv 2605.08666); how value is measured is a reading.
+The claim is published without a formula (The Cancellation Hypothesis, arXiv 2605.08666); how value is measured is our reading.
 """
 
 import math
@@ -18,7 +18,7 @@ INTERVAL = (0.025, 0.975)
 
 
 class Difference(NamedTuple):
-    """Mean over boosted tokens minus mean over suppressed ones, with a 95 % interval; NaN where it cannot be told."""
+    """Mean over boosted tokens minus mean over suppressed ones, with a 95 % interval; NaN if unknown."""
 
     difference: float
     low: float
@@ -36,7 +36,7 @@ def token_value(
     draws: int = 2000,
     dead_band: float = DEAD_BAND,
 ) -> Finding:
-    """Mean chance of success after the token, and mean gain over the chance before it, by side and by what the update did.
+    """Mean probability of success after the token, and mean gain over the one before it, by side and by boosted or suppressed.
 
     Boosted: change > dead_band; suppressed: change < -dead_band. Only tokens whose change and both values are known count.
     """
@@ -71,7 +71,7 @@ def bootstrap_difference(
     seed: int,
     draws: int,
 ) -> Difference:
-    """Difference of means, prompts redrawn with replacement `draws` times; draws that leave a cell empty are left out.
+    """Difference of means, prompts redrawn with replacement `draws` times; draws with an empty cell are left out.
 
     Prompts without a boosted or suppressed token are not drawn. With fewer than two the interval is NaN.
     """

@@ -1,7 +1,4 @@
-"""Dense tensor work shared by scoring, credit and the update.
-
-Can Triton kernels run here? Where they cannot, plain twins do.
-"""
+"""Kernels shared by scoring, credit and the update; each Triton kernel has a plain twin for machines where Triton cannot run."""
 
 import os
 from functools import cache
@@ -15,7 +12,7 @@ __all__ = ["TokenStatistics", "at_least_float32", "entropy_of", "token_logp", "t
 
 @cache
 def triton_unavailable_reason() -> str | None:
-    """What is missing; None: nothing. Triton builds what starts a kernel with a C compiler."""
+    """Why Triton kernels cannot run here, or None if they can. Triton compiles its launcher with a C compiler."""
     try:
         found = find_spec("triton.tools.tensor_descriptor")
     except ModuleNotFoundError:

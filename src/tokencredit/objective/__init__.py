@@ -1,4 +1,4 @@
-"""The per-token surrogate and its aggregation. `OBJECTIVES` is the table: name -> function making an Objective."""
+"""Objectives: the loss of each token, before aggregation. `OBJECTIVES` is the table: name -> function that builds an Objective."""
 
 from collections.abc import Callable
 

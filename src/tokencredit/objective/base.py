@@ -1,11 +1,4 @@
-"""The form every objective takes: a per-token loss, and statistics of the whole optimizer step if it needs any.
-
-How token losses become one number: token weights here, the denominator in the plan. No loss counts tokens.
-
-The importance ratio, computed one way everywhere.
-
-Estimators of the divergence from a frozen reference, per sampled token (k1, k2, k3).
-"""
+"""The interface of objectives, and what they share: token weights, the importance ratio, KL estimators."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +11,7 @@ from tokencredit.types import Aggregation
 
 
 class TokenInputs(NamedTuple):
-    """What an objective may see of a micro-batch. Values outside the mask are meaningless but finite."""
+    """The tensors of one micro-batch. Values outside the mask are meaningless but finite."""
 
     logp: Float[Tensor, "seq tok"]
     old_logp: Float[Tensor, "seq tok"]
@@ -27,18 +20,18 @@ class TokenInputs(NamedTuple):
     group: Int[Tensor, " seq"]
     reference_logp: Float[Tensor, "seq tok"] | None = None
     advantage: Float[Tensor, " seq"] | None = None
-    """Of each response, whatever its tokens received; NaN where it could not be graded."""
+    """Advantage of each response before credit; NaN for an ungraded one."""
     row: Int[Tensor, " seq"] | None = None
-    """Names of the responses, the same however a step is cut."""
+    """Id of each response, the same for every cut of the optimizer step into micro-batches."""
     seed: int = 0
-    """For objectives that draw; one per optimizer step."""
+    """Seed for objectives that sample tokens; one per optimizer step."""
     correction: Float[Tensor, "seq tok"] | None = None
-    """Weight for the difference between sampler and trainer."""
+    """Importance weight for the difference between sampler and trainer; see `correction_weight`."""
 
 
 @runtime_checkable
 class StepStatistic(Protocol):
-    """Gathered without gradient over every micro-batch of an optimizer step before its first one is used."""
+    """Accumulated without gradient over all micro-batches of an optimizer step, before the first one is trained on."""
 
     def add(self, inputs: TokenInputs) -> None: ...
 
@@ -47,18 +40,19 @@ class StepStatistic(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """`token_loss(inputs, statistic)` is minimised and never reduces; `statistic` is None unless declared."""
+    """`token_loss(inputs, statistic)` is minimised and not reduced; its statistic is None if `statistic` is None."""
 
     token_loss: Callable[[TokenInputs, Any], Tensor]
     statistic: Callable[[], StepStatistic] | None = None
     silent_without_credit: bool = False
-    """Loss and gradient of a token without credit are exactly 0, so an engine may leave such responses out of its passes."""
+    """Loss and gradient of a token without credit are exactly 0, so an engine may skip responses without credit."""
 
 
 def token_weight(mask: Bool[Tensor, "seq tok"], length: Float[Tensor, " seq"], *, aggregation: Aggregation) -> Float[Tensor, "seq tok"]:
-    """1 on every token of the mask; `sequence-mean` gives 1/T_i, so that every response weighs the same.
+    """Weight of each token in the sum of losses: 1 on the mask, or 1/T_i for `sequence-mean`, so that every response weighs the same.
 
-    `length` is T_i, the loss tokens of the whole response; an empty response weighs nothing.
+    `length` is T_i, the loss tokens of the response; an empty response has weight 0. The denominator comes from the plan: no
+    objective counts tokens.
     """
     if aggregation not in get_args(Aggregation):
         raise ValueError(f"aggregation is {aggregation!r}; it must be one of {', '.join(get_args(Aggregation))}")
@@ -70,7 +64,7 @@ LOG_RATIO_LIMIT = 20.0
 
 
 def importance_ratio(logp: Float[Tensor, "*shape"], old_logp: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """exp(logp - old_logp), the exponent clamped to +-20 so that one stray token cannot overflow the loss."""
+    """exp(logp - old_logp), the exponent clamped to +-20 so that a single token cannot overflow the loss."""
     return (logp - old_logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
@@ -80,7 +74,10 @@ KlEstimator = Literal["k1", "k2", "k3"]
 def kl_estimate(
     logp: Float[Tensor, "*shape"], reference_logp: Float[Tensor, "*shape"], *, kind: KlEstimator = "k3"
 ) -> Float[Tensor, "*shape"]:
-    """With d = logp - reference: k1 = d (unbiased), k2 = d^2/2 (its gradient is unbiased), k3 = e^-d + d - 1 (unbiased, >= 0)."""
+    """Estimate of KL(policy || reference) per sampled token, with d = logp - reference_logp.
+
+    k1 = d (unbiased), k2 = d^2 / 2 (its gradient is unbiased), k3 = e^-d + d - 1 (unbiased and never negative).
+    """
     if kind == "k1":
         return logp - reference_logp
     if kind == "k2":
@@ -92,7 +89,7 @@ def kl_estimate(
 
 
 def with_kl(objective: Objective, *, beta: float, estimator: KlEstimator) -> Objective:
-    """Add beta x KL to a frozen reference to every token's loss."""
+    """Add beta x the KL estimate from a frozen reference to every token's loss."""
 
     def token_loss(inputs: TokenInputs, statistic: Any) -> Tensor:
         if inputs.reference_logp is None:

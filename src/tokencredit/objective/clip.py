@@ -1,13 +1,4 @@
-"""PPO's clipped surrogate per token: equal widths are GRPO's, a wider upper side and a dual clip are DAPO's (2503.14476).
-
-Clipping that does not look at the sign of credit: a reading of GRPO-fix (2604.13088 v1), whose definition is not published.
-
-Plain policy gradient: log-prob times credit, no ratio and no clip.
-
-CISPO (MiniMax-M1, 2506.13585): the clipped ratio weighs the policy gradient, so that no token loses its gradient.
-
-SAPO (Soft Adaptive Policy Optimization, 2511.20347): a soft gate on the ratio instead of a clip.
-"""
+"""Objectives whose loss of a token depends on that token alone: PPO clip, sign-blind clip, policy gradient, CISPO, SAPO."""
 
 from typing import Literal
 
@@ -27,10 +18,10 @@ def clipped_surrogate(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> Float[Tensor, "*shape"]:
-    """min(rho a, clip(rho, 1 - clip_low, 1 + clip_high) a), to be maximised; not reduced.
+    """PPO's clipped surrogate min(rho a, clip(rho, 1 - clip_low, 1 + clip_high) a), to be maximised; not reduced.
 
-    `dual_clip` c > 1 bounds the loss of a token with negative credit from above: the surrogate is at least c a.
-    Gradient flows through `logp` alone.
+    Equal clip widths are GRPO's; a wider upper one and the dual clip are DAPO's (2503.14476). `dual_clip` c > 1 bounds the loss of a
+    token with negative credit from above: the surrogate is at least c a. Gradient flows only through `logp`.
     """
     old_logp, credit = old_logp.detach(), credit.detach()
     ratio = importance_ratio(logp, old_logp)
@@ -41,7 +32,7 @@ def clipped_surrogate(
 
 
 def ppo_clip(*, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> Objective:
-    """The negative clipped surrogate as a loss."""
+    """PPO clip: minus `clipped_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -clipped_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
@@ -61,9 +52,10 @@ def sign_blind_surrogate(
     clip_low: float,
     clip_high: float,
 ) -> Float[Tensor, "*shape"]:
-    """clip(rho, 1 - clip_low, 1 + clip_high) a, to be maximised; `none`: rho a. Not reduced.
+    """clip(rho, 1 - clip_low, 1 + clip_high) a, or rho a with clipping "none"; to be maximised, not reduced.
 
-    Outside the band a token gives no gradient whatever its sign, so equal tokens with opposite credit cancel.
+    Our reading of GRPO-fix (2604.13088 v1), whose definition is not published. Outside the clip range a token has no gradient for
+    either sign of credit, so equal tokens with opposite credit cancel.
     """
     if clipping not in ("sign-blind", "none"):
         raise ValueError(f"clipping is {clipping!r}; it must be sign-blind or none")
@@ -72,7 +64,7 @@ def sign_blind_surrogate(
 
 
 def sign_blind_clip(*, clipping: Clipping = "sign-blind", clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
-    """The negative sign-blind surrogate as a loss."""
+    """Sign-blind clip: minus `sign_blind_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -sign_blind_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clipping=clipping, clip_low=clip_low, clip_high=clip_high)
@@ -81,12 +73,12 @@ def sign_blind_clip(*, clipping: Clipping = "sign-blind", clip_low: float = 0.2,
 
 
 def policy_gradient_surrogate(logp: Float[Tensor, "*shape"], credit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Credit times log-prob, to be maximised; not reduced. Its gradient by log-prob is the credit, its value means nothing."""
+    """A logp, to be maximised; not reduced. No ratio and no clip: the gradient by log-prob is the credit; the value has no meaning."""
     return credit.detach() * logp
 
 
 def policy_gradient() -> Objective:
-    """The negative surrogate as a loss."""
+    """Plain policy gradient: minus `policy_gradient_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -policy_gradient_surrogate(inputs.logp, inputs.credit)
@@ -102,16 +94,17 @@ def cispo_surrogate(
     clip_low: float,
     clip_high: float,
 ) -> Float[Tensor, "*shape"]:
-    """sg[clip(rho, 1 - clip_low, 1 + clip_high)] a logp, to be maximised; not reduced.
+    """CISPO (MiniMax-M1, 2506.13585): sg[clip(rho, 1 - clip_low, 1 + clip_high)] a logp, to be maximised; not reduced.
 
-    Gradient flows through the last `logp` alone and is the clipped ratio times the credit. `clip_low` 1: no lower bound.
+    The clipped ratio weighs the policy gradient, so that no token loses its gradient, which is the clipped ratio times the credit.
+    `clip_low` 1 means no lower bound.
     """
     weight = importance_ratio(logp, old_logp).clamp(1 - clip_low, 1 + clip_high)
     return (weight * credit).detach() * logp
 
 
 def cispo(*, clip_low: float = 1.0, clip_high: float = 4.0) -> Objective:
-    """The negative surrogate as a loss."""
+    """CISPO: minus `cispo_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -cispo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, clip_low=clip_low, clip_high=clip_high)
@@ -127,9 +120,10 @@ def sapo_surrogate(
     tau_positive: float,
     tau_negative: float,
 ) -> Float[Tensor, "*shape"]:
-    """(4 / tau) sigmoid(tau (rho - 1)) a, to be maximised; tau = tau_positive where a > 0, else tau_negative. Not reduced.
+    """SAPO (Soft Adaptive Policy Optimization, 2511.20347): (4 / tau) sigmoid(tau (rho - 1)) a, to be maximised; not reduced.
 
-    The gradient by log-prob is rho sech^2(tau (rho - 1) / 2) a: the credit at rho = 1, fading on both sides.
+    A soft gate on the ratio instead of a clip; tau = tau_positive where a > 0, else tau_negative. The gradient by log-prob is
+    rho sech^2(tau (rho - 1) / 2) a: the credit at rho = 1, fading on both sides.
     """
     credit = credit.detach()
     tau = torch.full_like(credit, tau_negative).masked_fill(credit > 0, tau_positive)
@@ -137,7 +131,7 @@ def sapo_surrogate(
 
 
 def sapo(*, tau_positive: float = 1.0, tau_negative: float = 1.05) -> Objective:
-    """The negative surrogate as a loss."""
+    """SAPO: minus `sapo_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -sapo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, tau_positive=tau_positive, tau_negative=tau_negative)

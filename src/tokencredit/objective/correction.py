@@ -1,4 +1,4 @@
-"""Importance correction for a sampler whose log-probs differ from the trainer's: truncated (TIS) or masked (MIS) ratios as weights."""
+"""Importance correction where the sampler's log-probs differ from the trainer's: truncated (TIS) or masked (MIS) importance sampling."""
 
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -43,10 +43,10 @@ def correction_weight(
     cap: float = 2.0,
     floor: float = 0.0,
 ) -> Float[Tensor, "seq tok"]:
-    """What a token's loss is multiplied by: `tis` clamps the ratio to [floor, cap], `mis` drops what lies outside, `none` is 1.
+    """Factor on a token's loss: `tis` clamps the ratio to [floor, cap], `mis` sets it to 0 outside that range, `none` is 1.
 
-    No gradient; 0 outside the mask. `behavior_logp` may be NaN there and only there. For `sequence` the bounds apply to
-    the response's ratio, so that a response is truncated or dropped as a whole.
+    No gradient; 0 outside the mask, where alone `behavior_logp` may be NaN. With level "sequence" the bounds apply to the
+    response's ratio, so that all tokens of a response are truncated or dropped together.
     """
     if floor > cap:
         raise ValueError(f"floor is {floor} but cap is {cap}; the floor must not be above the cap")
@@ -63,18 +63,18 @@ def correction_weight(
 
 
 def with_correction(objective: Objective) -> Objective:
-    """Multiply every token's loss by `inputs.correction`; before `with_kl`, so that a KL term is not scaled."""
+    """Multiply every token's loss by `inputs.correction`; apply it before `with_kl`, so that the KL term is not scaled."""
 
     def token_loss(inputs: TokenInputs, statistic: Any) -> Tensor:
         if inputs.correction is None:
-            raise ValueError("correction is missing; give the weights that correction_weight makes of old and behavior log-probs")
+            raise ValueError("correction is missing; give the weights that correction_weight computes from old and behavior log-probs")
         return inputs.correction.detach() * objective.token_loss(inputs, statistic)
 
     return replace(objective, token_loss=token_loss)
 
 
 class MismatchStatistics(NamedTuple):
-    """How far sampler and trainer differ, and what the correction makes of it. Over masked tokens."""
+    """Difference between sampler and trainer over the mask's tokens, and the effect of the correction weights."""
 
     ratio_mean: float
     ratio_max: float
@@ -95,7 +95,7 @@ def mismatch(
     *,
     level: CorrectionLevel = "token",
 ) -> MismatchStatistics:
-    """Statistics of the ratio at the level of the weights, in float64; a batch without tokens reads as perfect agreement."""
+    """Statistics of the ratio at the weights' level, in float64; a batch without tokens counts as perfect agreement."""
     count = int(mask.sum())
     if count == 0:
         return MismatchStatistics(ratio_mean=1.0, ratio_max=1.0, kl=0.0, weight_mean=1.0, changed_share=0.0, effective_share=1.0)

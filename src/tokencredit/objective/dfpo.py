@@ -1,4 +1,4 @@
-"""DFPO: sequence weights made exchangeable within a group, so that a token all responses share gets no net update (2604.13088v1)."""
+"""DFPO (2604.13088v1): sequence weights exchangeable within a group, so that a token shared by all responses gets no net update."""
 
 from functools import partial
 from typing import Literal, NamedTuple, get_args
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from tokencredit.masked import group_statistics
 from tokencredit.objective.base import Objective, TokenInputs, importance_ratio
-from tokencredit.objective.covariance import row_names, whole_step
+from tokencredit.objective.covariance import join_step, response_ids
 
 Transform = Literal["min-replace", "orthogonal", "none"]
 SequenceWeight = Literal["mean", "product"]
 
 
-def _check(field: str, value: str, known: tuple[str, ...]) -> None:
+def _check_choice(field: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(known)}")
 
@@ -32,10 +32,10 @@ def exchangeable_weights(
 
     min-replace: wt_i = min_j w_j;  orthogonal: wt = w - (A.w / |A|^2) A;  none: wt = w.
 
-    A weight of NaN marks a response without tokens or grade: no part of the minimum, and 1 in the other two; a group of nothing
-    else gets 1. |A| = 0 leaves orthogonal weights unchanged. `floor` raises negative ones to 0, which gives up A.wt = 0.
+    A NaN weight marks a response without tokens or without a grade: the minimum ignores it, the other two set it to 1; a group of
+    only such responses gets 1. |A| = 0 leaves orthogonal weights unchanged. `floor` raises negative weights to 0, and A.wt = 0 is lost.
     """
-    _check("transform", transform, get_args(Transform))
+    _check_choice("transform", transform, get_args(Transform))
     index = torch.unique(group, return_inverse=True)[1]
     if transform == "min-replace":
         known = weight.nan_to_num(nan=torch.inf)
@@ -54,40 +54,40 @@ class _Responses(NamedTuple):
     group: Int[Tensor, " seq"]
     advantage: Float[Tensor, " seq"]
     log_ratio: Float[Tensor, " seq"]
-    """Summed over the tokens."""
+    """Sum over the response's tokens."""
     length: Float[Tensor, " seq"]
 
 
 class StepWeights(NamedTuple):
-    """The finished statistic: one weight for every response of the step, sorted by name."""
+    """The finished statistic: one weight per response of the optimizer step, sorted by id."""
 
     row: Int[Tensor, " seq"]
     weight: Float[Tensor, " seq"]
 
     def of(self, row: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
-        place = torch.searchsorted(self.row, row).clamp(max=len(self.row) - 1)
-        if bool((self.row[place] != row).any()):
-            raise ValueError("row names a response that the statistic of this optimizer step has not seen")
-        return self.weight[place]
+        index = torch.searchsorted(self.row, row).clamp(max=len(self.row) - 1)
+        if bool((self.row[index] != row).any()):
+            raise ValueError("row contains the id of a response that is not in the statistic of this optimizer step")
+        return self.weight[index]
 
 
 class WeightStatistic:
-    """Gathers what the sequence weights of a step are made of, in float64 and without gradient."""
+    """Statistic: the sequence weights of an optimizer step, in float64 and without gradient."""
 
     def __init__(self, *, transform: Transform, weight: SequenceWeight, fold_length: bool, floor: bool) -> None:
         self.transform: Transform = transform
         self.weight: SequenceWeight = weight
         self.fold_length = fold_length
         self.floor = floor
-        self._parts: list[_Responses] = []
+        self._micro_batches: list[_Responses] = []
 
     def add(self, inputs: TokenInputs) -> None:
         if inputs.advantage is None:
             raise ValueError("advantage is missing; dfpo weighs the responses of a group by their advantages")
         log_ratio = (inputs.logp - inputs.old_logp).detach().double()
-        self._parts.append(
+        self._micro_batches.append(
             _Responses(
-                row=row_names(inputs),
+                row=response_ids(inputs),
                 group=inputs.group,
                 advantage=inputs.advantage.detach().double(),
                 log_ratio=log_ratio.where(inputs.mask, 0.0).sum(-1),
@@ -96,7 +96,7 @@ class WeightStatistic:
         )
 
     def finish(self) -> StepWeights:
-        row, group, advantage, log_ratio, length = whole_step(self._parts)
+        row, group, advantage, log_ratio, length = join_step(self._micro_batches)
         length = length.where((length > 0) & ~advantage.isnan(), torch.nan)
         exponent = log_ratio if self.weight == "product" else log_ratio / length
         weight = importance_ratio(exponent, torch.zeros_like(exponent)).where(length > 0, torch.nan)
@@ -108,17 +108,17 @@ class WeightStatistic:
 def dfpo(
     *, transform: Transform = "min-replace", weight: SequenceWeight = "mean", fold_length: bool = False, floor: bool = False
 ) -> Objective:
-    """L_it = -sg[wt_i] a_it logp_it, wt made of w_i = exp(mean_t log rho), or exp(sum_t log rho), by `exchangeable_weights`.
+    """L_it = -sg[wt_i] a_it logp_it; `exchangeable_weights` turns w_i = exp(mean_t log rho), or exp(sum_t log rho), into wt_i.
 
-    `fold_length` multiplies w_i by (mean length of the group's responses) / T_i first. Groups are what this step holds
-    of them; a response without tokens or grade (NaN advantage) has no say. The mean or sum of log-ratios is clamped to +-20.
+    `fold_length` first multiplies w_i by (mean length of the group's responses) / T_i. A group is its responses in this optimizer
+    step; one without tokens or without a grade (NaN advantage) is ignored. The mean or sum of log-ratios is clamped to +-20.
     """
-    _check("transform", transform, get_args(Transform))
-    _check("weight", weight, get_args(SequenceWeight))
+    _check_choice("transform", transform, get_args(Transform))
+    _check_choice("weight", weight, get_args(SequenceWeight))
 
     def token_loss(inputs: TokenInputs, statistic: StepWeights) -> Tensor:
-        weight = statistic.of(row_names(inputs)).to(inputs.logp.dtype)
+        weight = statistic.of(response_ids(inputs)).to(inputs.logp.dtype)
         return -weight[:, None] * inputs.credit.detach() * inputs.logp
 
-    gather = partial(WeightStatistic, transform=transform, weight=weight, fold_length=fold_length, floor=floor)
-    return Objective(token_loss=token_loss, statistic=gather, silent_without_credit=True)
+    statistic_of_step = partial(WeightStatistic, transform=transform, weight=weight, fold_length=fold_length, floor=floor)
+    return Objective(token_loss=token_loss, statistic=statistic_of_step, silent_without_credit=True)

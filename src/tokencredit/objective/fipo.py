@@ -1,4 +1,4 @@
-"""FIPO: PPO clip in which a token weighs more when the tokens after it became more probable (2603.19835)."""
+"""FIPO (2603.19835): PPO clip in which a token weighs more when the tokens after it became more probable."""
 
 from typing import NamedTuple
 
@@ -12,16 +12,16 @@ from tokencredit.objective.clip import clipped_surrogate
 
 
 def discounted_future_sum(value: Float[Tensor, "seq tok"], *, gamma: float, block: int = 128) -> Float[Tensor, "seq tok"]:
-    """F_t = sum_{j >= t} gamma^(j - t) value_j, in blocks: a triangular product within each, one number from each to the one before."""
+    """F_t = sum_{j >= t} gamma^(j - t) value_j, in blocks: a triangular product within each, then one number passed to the block before."""
     rows, width = value.shape
     blocks = -(-width // block)
-    place = torch.arange(block, dtype=value.dtype, device=value.device)
-    decay = (gamma ** (place[:, None] - place).clamp(min=0)).tril()
+    position = torch.arange(block, dtype=value.dtype, device=value.device)
+    decay = (gamma ** (position[:, None] - position).clamp(min=0)).tril()
     within = pad(value, (0, blocks * block - width)).reshape(rows, blocks, block) @ decay
     if blocks > 1:
-        # All that follows a block reaches it through the sum at the first place of the next one.
+        # Later tokens enter a block through the sum at the first position of the next block.
         following = discounted_future_sum(within[:, 1:, 0], gamma=gamma**block, block=block)
-        within[:, :-1] += following[:, :, None] * gamma ** (block - place)
+        within[:, :-1] += following[:, :, None] * gamma ** (block - position)
     return within.flatten(1)[:, :width]
 
 
@@ -53,8 +53,8 @@ def future_weight(
 ) -> Float[Tensor, "seq tok"]:
     """f_t = clip(exp F_t, 1 - weight_low, 1 + weight_high), without gradient;  F_t = sum_{j >= t} 2^(-(j - t)/decay) log rho_j.
 
-    The sum skips tokens outside the mask and those with rho > dual_clip; distances count them all the same. Where
-    credit is negative and rho > safety, f is held within [1 - safety_band, 1].
+    The sum skips tokens outside the mask and those with rho > dual_clip, but distances j - t count them. Where credit is negative
+    and rho > safety, f is clipped to [1 - safety_band, 1].
     """
     dual_clip, decay, weight_low, weight_high, safety, safety_band = limits
     ratio = importance_ratio(logp, old_logp)

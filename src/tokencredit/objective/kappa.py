@@ -1,4 +1,4 @@
-"""kappa = dJ/d logp, the one number an objective gives a token: what engines send back through the model and audits inspect."""
+"""kappa = dJ / d logp, one number per token: engines backpropagate it through the model, and the audit inspects it."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ class Kappa(NamedTuple):
     kappa: Float[Tensor, "seq tok"]
     """Gradient of the loss by each token's log-prob; 0 outside the mask."""
     loss: Float[Tensor, ""]
-    """A number on the device: whoever reads it waits for it."""
+    """On the device; reading its value waits for the device."""
 
 
 def token_kappa(
@@ -24,8 +24,8 @@ def token_kappa(
     with torch.enable_grad():
         leaf = inputs.logp.detach().requires_grad_()
         token_loss = objective.token_loss(inputs._replace(logp=leaf), statistic)
-        # One number instead of one per token has been averaged by the objective itself.
+        # A scalar loss was already averaged by the objective.
         loss = masked_sum(weight * token_loss, inputs.mask) / denominator if token_loss.dim() else token_loss
-        # An objective may silence every token it is given; then the loss does not depend on the log-probs at all.
+        # An objective may cut every token to no gradient; then the loss does not depend on the log-probs.
         kappa = torch.autograd.grad(loss, leaf, materialize_grads=True)[0] if loss.requires_grad else torch.zeros_like(leaf)
     return Kappa(kappa, loss.detach())

@@ -1,7 +1,4 @@
-"""GSPO (2507.18071): one importance ratio per response, the geometric mean of its token ratios.
-
-GMPO (Geometric-Mean Policy Optimization, 2507.20673): the geometric mean of token ratios, each clipped on its own.
-"""
+"""Objectives with one importance ratio per response: GSPO and GMPO."""
 
 from typing import Literal
 
@@ -30,10 +27,11 @@ def gspo_surrogate(
     clip_high: float,
     form: SequenceForm = "token",
 ) -> Float[Tensor, "seq tok"]:
-    """min(s a, clip(s, 1 - clip_low, 1 + clip_high) a) with s_i = exp(mean_t(logp - old_logp)), to be maximised; not reduced.
+    """GSPO (2507.18071): min(s a, clip(s, 1 - clip_low, 1 + clip_high) a), s_i = exp(mean_t(logp - old_logp)); not reduced.
 
-    `token`: s = sg[s_i] exp(logp - sg[logp]), so that a token's gradient is its own credit's. `sequence`: s = s_i, whose
-    gradient is spread evenly over the response; token credit is averaged away. The mean log-ratio is clamped to +-20.
+    To be maximised; s_i is the geometric mean of the token ratios. Form "token": s = sg[s_i] exp(logp - sg[logp]), so that a token's
+    gradient is that of its own credit. Form "sequence": s = s_i, whose gradient is spread evenly over the response, which averages
+    token credit away. The mean log-ratio is clamped to +-20.
     """
     check_form(form)
     old_logp, credit = old_logp.detach(), credit.detach()
@@ -45,12 +43,12 @@ def gspo_surrogate(
 
 
 def gspo(*, clip_low: float = 3e-4, clip_high: float = 4e-4, form: SequenceForm = "token") -> Objective:
-    """The negative surrogate as a loss."""
+    """GSPO: minus `gspo_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -gspo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, clip_low=clip_low, clip_high=clip_high, form=form)
 
-    # In the sequence form a token without credit still moves the ratio that its siblings' credit multiplies.
+    # In the sequence form a token without credit still moves the ratio that multiplies the other tokens' credit.
     return Objective(token_loss=token_loss, silent_without_credit=form == "token")
 
 
@@ -78,10 +76,11 @@ def gmpo_surrogate(
     clip_high: float,
     form: SequenceForm = "token",
 ) -> Float[Tensor, "seq tok"]:
-    """sg[r_i] exp(c_it - sg[c_it]) a with c the clipped log-ratio and r_i = exp(mean_t c_it), to be maximised; not reduced.
+    """GMPO (Geometric-Mean Policy Optimization, 2507.20673): sg[r_i] exp(c_it - sg[c_it]) a, r_i = exp(mean_t c_it); not reduced.
 
-    `sequence`: r_i a, whose gradient is spread evenly over the unclipped tokens; token credit is averaged away.
-    The side of the clip is that of the token's own credit in both forms.
+    To be maximised; c_it is `clipped_log_ratio`, so every token ratio is clipped before the geometric mean. Form "sequence": r_i a,
+    whose gradient is spread evenly over the unclipped tokens, which averages token credit away. In both forms the sign of the
+    token's own credit selects the side of the clip.
     """
     check_form(form)
     old_logp, credit = old_logp.detach(), credit.detach()
@@ -93,7 +92,7 @@ def gmpo_surrogate(
 
 
 def gmpo(*, clip_low: float = 0.4, clip_high: float = 0.4, form: SequenceForm = "token") -> Objective:
-    """The negative surrogate as a loss."""
+    """GMPO: minus `gmpo_surrogate`."""
 
     def token_loss(inputs: TokenInputs, statistic: None) -> Tensor:
         return -gmpo_surrogate(inputs.logp, inputs.old_logp, inputs.credit, inputs.mask, clip_low=clip_low, clip_high=clip_high, form=form)

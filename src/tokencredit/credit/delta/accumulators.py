@@ -1,8 +1,4 @@
-"""DelTA's statistics as accumulators: `add` a chunk, `merge` another rank's, `finish`. The cut never changes the result.
-
-Sums are kept in float64; margins are one dot product per token through the linear identity
-||v - mu-||^2 - ||v - mu+||^2 = 2 <v, mu+ - mu-> + ||mu-||^2 - ||mu+||^2.
-"""
+"""DelTA's statistics as accumulators: `add` a chunk, `merge` another rank's, `finish`. Chunks and ranks do not change the result."""
 
 from typing import NamedTuple
 
@@ -13,37 +9,40 @@ from torch import Tensor
 from tokencredit.credit.delta.vectors import TokenVectors
 
 FLOOR = 1e-8
-"""Floor of masses and variances, as in the authors' code."""
+"""Lower bound of masses and variances, as in the authors' code."""
 
 
 class Centroids(NamedTuple):
     positive: Tensor
     negative: Tensor
     one_sided: bool
-    """Either side carries no mass: nothing to discriminate."""
+    """Whether a side has no mass, so that there is nothing to discriminate."""
 
     @property
     def direction(self) -> Tensor:
         return self.positive - self.negative
 
-    def steadied(self, past: Tensor | None, momentum: float) -> "Centroids":
-        """The same midpoint, the direction averaged with a past one: mu+- = mid +- ((1 - momentum) d + momentum past) / 2."""
+    def with_momentum(self, past: Tensor | None, momentum: float) -> "Centroids":
+        """The same midpoint, the direction d averaged with a past one: mu+- = mid +- ((1 - momentum) d + momentum past) / 2."""
         if past is None or not momentum:
             return self
-        turn = (past.to(self.positive) - self.direction) * (momentum / 2)
-        return self._replace(positive=self.positive + turn, negative=self.negative - turn)
+        shift = (past.to(self.positive) - self.direction) * (momentum / 2)
+        return self._replace(positive=self.positive + shift, negative=self.negative - shift)
 
     def contrast(self, vectors: TokenVectors) -> Float[Tensor, " tok"]:
-        """D = ||v - mu-||^2 - ||v - mu+||^2: above 0 when nearer to the positive centroid."""
+        """D = ||v - mu-||^2 - ||v - mu+||^2, above 0 when nearer to the positive centroid.
+
+        One dot product per token: D = 2 <v, mu+ - mu-> + ||mu-||^2 - ||mu+||^2.
+        """
         offset = self.negative.square().sum() - self.positive.square().sum()
         return _by_chunk(vectors, self.positive - self.negative, 2.0) + offset
 
     def own_distance(self, vectors: TokenVectors, positive: Tensor) -> Float[Tensor, " tok"]:
-        """||v - mu_own||^2, own side chosen by `positive`."""
+        """||v - mu||^2 to the centroid of the token's own side, which is the positive one where `positive`."""
         squared = _join([chunk.squared_norm() for _, chunk in vectors.chunks()], positive.device)
-        nearer = squared - _by_chunk(vectors, self.positive, 2.0) + self.positive.square().sum()
-        farther = squared - _by_chunk(vectors, self.negative, 2.0) + self.negative.square().sum()
-        return torch.where(positive, nearer, farther)
+        to_positive = squared - _by_chunk(vectors, self.positive, 2.0) + self.positive.square().sum()
+        to_negative = squared - _by_chunk(vectors, self.negative, 2.0) + self.negative.square().sum()
+        return torch.where(positive, to_positive, to_negative)
 
 
 def _by_chunk(vectors: TokenVectors, direction: Tensor, factor: float) -> Float[Tensor, " tok"]:
@@ -51,19 +50,19 @@ def _by_chunk(vectors: TokenVectors, direction: Tensor, factor: float) -> Float[
 
 
 def _join(parts: list[Tensor], device: torch.device) -> Float[Tensor, " tok"]:
-    """A rank may hold no token of a scope; then there is nothing to join."""
+    """The chunks' numbers in one tensor; empty on a rank without tokens of the scope."""
     return torch.cat(parts).double() if parts else torch.zeros(0, dtype=torch.float64, device=device)
 
 
 class CentroidSums:
-    """Weighted sums and masses of the two sides."""
+    """Weighted sums of vectors, and masses (summed weights), of the two sides; in float64."""
 
     def __init__(self) -> None:
         self.sums: list[Tensor | None] = [None, None]
         self.masses = [0.0, 0.0]
 
     def add(self, vectors: TokenVectors, advantage: Float[Tensor, " tok"], share: Float[Tensor, " tok"] | float = 1.0) -> "CentroidSums":
-        """`share` is each token's assignment to its own side (1 at first, then a_it)."""
+        """Weights are |A| times `share`, each token's assignment to its own side (1 at first, then a_it)."""
         for run, chunk in vectors.chunks():
             own_share = share[run] if isinstance(share, Tensor) else share
             for side, sign in enumerate((1.0, -1.0)):
@@ -92,15 +91,15 @@ class CentroidSums:
 
 
 class MeanDirection:
-    """The direction between the centroids, averaged over scopes by what they weigh."""
+    """The direction between the centroids, averaged over scopes with their masses as weights."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
         self.mass = 0.0
 
     def add(self, direction: Tensor, mass: float) -> "MeanDirection":
-        weighed = mass * direction
-        self.total = weighed if self.total is None else self.total + weighed
+        weighted = mass * direction
+        self.total = weighted if self.total is None else self.total + weighted
         self.mass += mass
         return self
 
@@ -109,7 +108,7 @@ class MeanDirection:
 
 
 class Temperature(NamedTuple):
-    """Standard deviation of the margins: of each side, and of the contrast over both."""
+    """Standard deviations of the margins: on each side, and of the contrast D over both sides."""
 
     positive: float
     negative: float
@@ -117,13 +116,13 @@ class Temperature(NamedTuple):
 
 
 class MarginMoments:
-    """Unweighted population moments (count, mean, sum of squared deviations), merged by Chan's rule: no difference of squares."""
+    """Unweighted population moments (count, mean, sum of squared deviations), merged by Chan's rule, which avoids cancellation."""
 
     def __init__(self) -> None:
         self.moments = [(0.0, 0.0, 0.0)] * 3
 
     def add(self, margin: Float[Tensor, " tok"], advantage: Float[Tensor, " tok"]) -> "MarginMoments":
-        """`margin` is signed for a token's own side; its contrast is the margin times the side's sign."""
+        """`margin` is positive towards a token's own side; the contrast is the margin times the sign of the advantage."""
         contrast = margin * advantage.sign()
         parts = (margin[advantage > 0], margin[advantage < 0], contrast[advantage != 0])
         self.moments = [_merge(mine, _moments(part)) for mine, part in zip(self.moments, parts, strict=True)]
@@ -154,7 +153,7 @@ def _merge(one: tuple[float, float, float], two: tuple[float, float, float]) -> 
 
 
 class ScoreMass:
-    """Sum of scores and count of tokens, from which Z / N follows."""
+    """Sum of scores and count of tokens; `finish` returns their mean, the paper's Z / N."""
 
     def __init__(self) -> None:
         self.total, self.count = 0.0, 0
@@ -174,7 +173,7 @@ class ScoreMass:
 
 
 class ScopeIds:
-    """The scopes (one batch, each group, each shard) that exist on any rank, in one order for all."""
+    """Ids of the scopes that exist on any rank, in the same order on every rank."""
 
     def __init__(self) -> None:
         self.ids: set[int] = set()

@@ -1,4 +1,4 @@
-"""DelTA's algorithm over the tokens of one scope: centroids, margins, temperatures, refinements, coefficients."""
+"""DelTA's options, and its plain algorithm for one scope: centroids, margins, temperatures, refinements, coefficients."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,10 +16,11 @@ Score = Literal["contrast", "own-side", "random"]
 Assignment = Literal["soft", "hard"]
 CoefficientMap = Literal["bounded", "raw", "symmetric"]
 Reduce = Callable[[Any], Any]
-"""Merges an accumulator over ranks and gives every rank the same one back."""
+"""Merges an accumulator over ranks; every rank receives the same result."""
 
 
 def this_rank_only(accumulator: Any) -> Any:
+    """The reduction of a single rank."""
     return accumulator
 
 
@@ -27,7 +28,7 @@ CHOICES = {"scope": Scope, "proxy": Proxy, "score": Score, "assignment": Assignm
 
 
 class DeltaOptions(NamedTuple):
-    """Everything but the tensors. Defaults are the published ones."""
+    """All settings other than the batch's tensors. Defaults are the published ones."""
 
     lam_min: float = 0.8
     lam_max: float = 1.2
@@ -43,9 +44,9 @@ class DeltaOptions(NamedTuple):
     gamma_scale: float = 1.0
     fixed_temperature: Temperature | None = None
     momentum: float = 0.0
-    """Share of the past in the direction between the centroids (ours)."""
+    """Weight of past steps in the direction between the centroids (ours)."""
     past: Tensor | None = None
-    """That direction over the steps before; None in the first."""
+    """That direction averaged over past steps; None in the first step."""
     seed: int = 0
     reduce: Reduce = this_rank_only
 
@@ -74,17 +75,17 @@ class DeltaOptions(NamedTuple):
 class ScopeResult(NamedTuple):
     coefficient: Float[Tensor, " tok"]
     temperature: Temperature | None
-    """None where nothing was measured: one side absent, or random scores."""
+    """None where nothing was measured: a one-sided scope, or random scores."""
     first: Centroids | None = None
-    """Those before any refinement; None as the temperature. Refined by a past direction, centroids would confirm it for ever."""
+    """Centroids before any refinement, None where `temperature` is. Refined ones in the state would confirm its own direction."""
     mass: float = 0.0
-    """What both sides weigh: the sum of |A| over the scope's tokens."""
+    """Sum of |A| over the scope's tokens."""
 
 
 def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], options: DeltaOptions) -> ScopeResult:
-    """Coefficients of one scope's tokens; all 1 where either side carries no mass (our reading of the empty case).
+    """Coefficients of one scope's tokens; all 1 if a side has no mass (our reading of the empty case).
 
-    Random scores are drawn from `options.seed`, which a caller gives each scope (and each rank) of its own.
+    Random scores are drawn from `options.seed`; the caller gives each scope and each rank a different one.
     """
     sums = options.reduce(CentroidSums().add(vectors, advantage))
     centroids = first = sums.finish()
@@ -98,7 +99,7 @@ def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], 
     for _ in range(options.refinements):
         share = _assign(margin, advantage, temperature, options)
         centroids = options.reduce(CentroidSums().add(vectors, advantage, share)).finish()
-        # The lag: the temperature belongs to the margins at the centroids just left behind.
+        # The lag: the temperature is measured on the margins at the previous centroids.
         temperature = _temperature(margin, advantage, options)
         margin = _margin(centroids, vectors, advantage, options)
     symmetric = options.coefficient_map == "symmetric"
@@ -107,8 +108,8 @@ def scope_coefficients(vectors: TokenVectors, advantage: Float[Tensor, " tok"], 
 
 
 def _margin(centroids: Centroids, vectors: TokenVectors, advantage: Tensor, options: DeltaOptions) -> Float[Tensor, " tok"]:
-    """How much a token belongs to its own side: the contrast, or minus the distance to the own centroid alone."""
-    centroids = centroids.steadied(options.past, options.momentum)
+    """Margin towards the token's own side: the contrast with the sign of the advantage, or minus the distance to the own centroid."""
+    centroids = centroids.with_momentum(options.past, options.momentum)
     if options.score == "own-side":
         return -centroids.own_distance(vectors, advantage > 0)
     return centroids.contrast(vectors) * advantage.sign()
@@ -122,7 +123,7 @@ def _temperature(margin: Tensor, advantage: Tensor, options: DeltaOptions) -> Te
 
 
 def _assign(margin: Tensor, advantage: Tensor, temperature: Temperature, options: DeltaOptions) -> Float[Tensor, " tok"]:
-    """a_it in [0, 1]; soft is the maximiser of a margin + gamma h(a), hard is its limit at gamma = 0."""
+    """a_it in [0, 1]: soft maximises a margin + gamma h(a), h the entropy; hard is its limit at gamma = 0."""
     if options.assignment == "hard":
         return (margin > 0).to(margin.dtype)
     gamma = torch.where(advantage > 0, margin.new_tensor(temperature.positive), margin.new_tensor(temperature.negative))
@@ -130,7 +131,7 @@ def _assign(margin: Tensor, advantage: Tensor, temperature: Temperature, options
 
 
 def _decisiveness(margin: Tensor, temperature: Temperature, options: DeltaOptions) -> Float[Tensor, " tok"]:
-    """|2 sigma(D / gamma) - 1| with one gamma for both sides: the same for a token whichever side it came from."""
+    """|2 sigma(D / gamma) - 1| with one gamma for both sides, so that a token's score does not depend on its side."""
     if options.assignment == "hard":
         return torch.ones_like(margin)
     return torch.tanh(margin.abs() / (2 * temperature.pooled))
@@ -139,7 +140,7 @@ def _decisiveness(margin: Tensor, temperature: Temperature, options: DeltaOption
 def _coefficient(score: Float[Tensor, " tok"], options: DeltaOptions) -> Float[Tensor, " tok"]:
     """Map scores to [lam_min, lam_max] and divide by their mean.
 
-    The mean is taken as low + width x mean score, which is exactly `low` when the range is empty: DAPO bit for bit.
+    The mean is computed as low + (high - low) x mean score, which is exactly `low` if low = high: then this is DAPO bit for bit.
     """
     low, high = (0.0, 1.0) if options.coefficient_map == "raw" else (options.lam_min, options.lam_max)
     coefficient = low + (high - low) * score

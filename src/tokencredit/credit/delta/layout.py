@@ -1,8 +1,8 @@
-"""Tokens laid out for sweeps over features: side by side within a scope, cut into tiles of equal size, without asking the device anything.
+"""Token layout for sweeps over features: the tokens of each side of each scope in tiles of equal size, without a device-host sync.
 
-Every response has one sign, so a scope is two runs of tokens, its positive side (2 s) and its negative one (2 s + 1).
-Sizes that only the device knows (how many tokens, how many scopes) are bounded by sizes the host knows; what is left
-over of a bound is empty. Tokens that no phase needs, those of zero advantage and of one-sided scopes, are left out.
+A scope has two sides, positive (2 s) and negative (2 s + 1); all tokens of a response are on one side. Sizes that only the device
+knows (tokens, scopes) are replaced by upper bounds, and the surplus is empty. Tokens of zero advantage and of one-sided scopes need
+no score and are left out.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ TILE = 128
 
 
 class TensorSum:
-    """A sum of tensors of one shape that ranks may merge."""
+    """A tensor that `merge` adds up over ranks."""
 
     def __init__(self, total: Tensor) -> None:
         self.total = total
@@ -28,20 +28,22 @@ class TensorSum:
 
 
 class RowScopes(NamedTuple):
+    """The two-sided scopes, numbered from 0."""
+
     of_row: Int[Tensor, " seq"]
-    """The scope of each response among those with two sides; `most` where its scope has one."""
-    most: int
-    """At least as many as there are: on one rank a bound that the device need not be asked for."""
+    """The number of each response's scope; `max_scopes` if that scope is one-sided."""
+    max_scopes: int
+    """Upper bound of the number of scopes; on one rank it comes from the host, without a sync."""
     exists: Bool[Tensor, " scope"]
 
 
 def find_scopes(
-    scope: Int[Tensor, " seq"], advantage: Float[Tensor, " seq"], mask: Bool[Tensor, "seq tok"], most: int, reduce: Reduce
+    scope: Int[Tensor, " seq"], advantage: Float[Tensor, " seq"], mask: Bool[Tensor, "seq tok"], max_scopes: int, reduce: Reduce
 ) -> RowScopes:
-    """Number the two-sided scopes from 0; `most` bounds how many different ids there are."""
+    """Number the two-sided scopes; `max_scopes` bounds the number of different ids."""
     length = mask.sum(1)
     sides = torch.stack([length * (advantage > 0), length * (advantage < 0)], 1)
-    if reduce is this_rank_only and most == 1:
+    if reduce is this_rank_only and max_scopes == 1:
         two_sided = (sides.sum(0) > 0).all()[None]
         return RowScopes((~two_sided).long().expand(len(scope)), 1, two_sided)
     if reduce is this_rank_only:
@@ -49,8 +51,8 @@ def find_scopes(
         steps = torch.cat([torch.zeros_like(ids[:1]), (ids[1:] != ids[:-1]).long()]).cumsum(0)
         dense = torch.zeros_like(order).scatter_(0, order, steps)
         two_sided = (torch.zeros(len(scope) + 1, 2, dtype=torch.long, device=mask.device).index_add_(0, dense, sides) > 0).all(1)
-        # A scope with two sides has two responses at least.
-        count = max(1, min(most, len(scope) // 2))
+        # A two-sided scope has at least two responses.
+        count = max(1, min(max_scopes, len(scope) // 2))
         found = (two_sided.cumsum(0) - 1)[dense].where(two_sided[dense], count)
         return RowScopes(found, count, torch.arange(count, device=mask.device) < two_sided.sum())
     known = torch.tensor(reduce(ScopeIds().add(scope[length > 0])).finish(), dtype=torch.long, device=mask.device)
@@ -61,28 +63,30 @@ def find_scopes(
 
 
 class Tiles(NamedTuple):
+    """A layout of tokens: tiles of one side lie together, and empty tiles come last."""
+
     cell: Int[Tensor, "tile slot"]
-    """Where a token stands in [seq, tok] read row after row; seq x tok in an empty slot."""
-    place: Int[Tensor, "tile slot"]
-    """Where its features are; -1 in an empty slot."""
+    """Index of each token in the flattened [seq, tok]; seq x tok in an empty slot."""
+    feature_row: Int[Tensor, "tile slot"]
+    """Row of each token in the features; -1 in an empty slot."""
     side: Int[Tensor, " tile"]
-    """Scope and side of a tile's tokens: 2 s or 2 s + 1."""
+    """Side of each tile's tokens: 2 s or 2 s + 1."""
     first: Int[Tensor, " bound"]
-    """The tiles of a side are first[side] ... first[side + 1]."""
+    """The tiles of a side are first[side] to first[side + 1], exclusive."""
     tokens: Int[Tensor, " side"]
-    """How many a side has."""
+    """Number of tokens on each side."""
 
 
 def lay_out(
     active: Bool[Tensor, "seq tok"],
     side: Int[Tensor, " seq"],
     sides: int,
-    place: Int[Tensor, "seq tok"],
+    feature_row: Int[Tensor, "seq tok"],
     *,
-    most: int,
+    max_tokens: int,
     tile: int = TILE,
 ) -> Tiles:
-    """Tiles of the active tokens, `most` of them at most; `side` is that of a response, and counts below `sides` where it has any."""
+    """Tiles of the active tokens, at most `max_tokens`. `side` is that of each response, below `sides` for any with active tokens."""
     rows, cells, device = active.shape[0], active.numel(), active.device
     side = side.clamp(max=sides - 1)
     length = active.sum(1)
@@ -92,10 +96,10 @@ def lay_out(
     count = torch.zeros(sides, dtype=torch.long, device=device).index_add_(0, side, length)
     first = torch.cat([torch.zeros_like(count[:1]), ((count + tile - 1) // tile).cumsum(0)])
     start = first[:-1] * tile - (count.cumsum(0) - count)
-    tiles = most // tile + min(sides, most)
+    tiles = max_tokens // tile + min(sides, max_tokens)
     slot = (before + start[side])[:, None] + active.cumsum(1) - 1 if rows else active.long()
     slot = slot.where(active, tiles * tile).flatten()
     cell = torch.full((tiles * tile + 1,), cells, dtype=torch.long, device=device).scatter_(0, slot, torch.arange(cells, device=device))
-    at = torch.full((tiles * tile + 1,), -1, dtype=torch.int32, device=device).scatter_(0, slot, place.flatten().to(torch.int32))
-    own = torch.searchsorted(first[1:].contiguous(), torch.arange(tiles, device=device), right=True).clamp(max=sides - 1)
-    return Tiles(cell[:-1].view(tiles, tile), at[:-1].view(tiles, tile), own, first, count)
+    row = torch.full((tiles * tile + 1,), -1, dtype=torch.int32, device=device).scatter_(0, slot, feature_row.flatten().to(torch.int32))
+    tile_side = torch.searchsorted(first[1:].contiguous(), torch.arange(tiles, device=device), right=True).clamp(max=sides - 1)
+    return Tiles(cell[:-1].view(tiles, tile), row[:-1].view(tiles, tile), tile_side, first, count)

@@ -1,10 +1,4 @@
-"""Token-gradient vectors as DelTA needs them: summed with weights, and projected on a direction. Never more.
-
-`DenseVectors` holds one vector per token. `HeadVectors` stands for (e_y - p) x h, the exact gradient of a token's
-log-prob by the LM head, whose vocab x hidden matrix per token is never formed.
-
-Hidden-gradient vectors from stored hidden states: one sweep over the head, its logits a block at a time, the vectors kept in float32.
-"""
+"""Token-gradient vectors for DelTA: the row, hidden-gradient and head proxies, behind one protocol of weighted sums and dot products."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,12 +16,14 @@ from tokencredit.kernels.lm_head.precision import wide, wide_scores
 
 @runtime_checkable
 class TokenVectors(Protocol):
+    """One vector per token, used only through weighted sums, dot products and norms."""
+
     def __len__(self) -> int: ...
 
     def take(self, index: Tensor) -> "TokenVectors": ...
 
     def chunks(self) -> Iterator[tuple[slice, "TokenVectors"]]:
-        """The same tokens in runs small enough to work on at once."""
+        """The same tokens in chunks that fit into memory."""
         ...
 
     def weighted_sum(self, weight: Float[Tensor, " tok"]) -> Tensor:
@@ -48,6 +44,8 @@ def _runs(length: int, size: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, slots=True)
 class DenseVectors:
+    """One stored vector per token."""
+
     vectors: Float[Tensor, "tok hid"]
     chunk: int = 65_536
 
@@ -73,6 +71,8 @@ class DenseVectors:
 
 @dataclass(frozen=True, slots=True)
 class HeadVectors:
+    """(e_y - p) x h, the exact gradient of a token's log-prob by the LM head; its vocab x hid matrix per token is never formed."""
+
     hidden: Float[Tensor, "tok hid"]
     tokens: Int[Tensor, " tok"]
     head: Float[Tensor, "vocab hid"]
@@ -94,8 +94,8 @@ class HeadVectors:
 
     def weighted_sum(self, weight: Float[Tensor, " tok"]) -> Tensor:
         weight = weight.to(self.hidden.dtype)
-        away = -(self._probabilities() * weight[:, None]).T @ self.hidden
-        return away.index_add_(0, self.tokens, weight[:, None] * self.hidden)
+        expected_row = -(self._probabilities() * weight[:, None]).T @ self.hidden
+        return expected_row.index_add_(0, self.tokens, weight[:, None] * self.hidden)
 
     def dot(self, direction: Tensor) -> Float[Tensor, " tok"]:
         scores = self.hidden @ direction.to(self.hidden.dtype).T
@@ -103,21 +103,21 @@ class HeadVectors:
 
     def squared_norm(self) -> Float[Tensor, " tok"]:
         p = self._probabilities()
-        own = p.gather(-1, self.tokens[:, None]).squeeze(-1)
-        return (1 - 2 * own + p.square().sum(-1)) * self.hidden.square().sum(-1)
+        chosen = p.gather(-1, self.tokens[:, None]).squeeze(-1)
+        return (1 - 2 * chosen + p.square().sum(-1)) * self.hidden.square().sum(-1)
 
 
 def valid_features(hidden: Float[Tensor, "seq tok hid"] | FeatureSource, mask: Bool[Tensor, "seq tok"]) -> Float[Tensor, "packed hid"]:
-    """A copy of those of the mask's tokens, one after another."""
+    """A copy of the packed features of the mask's tokens."""
     if isinstance(hidden, Tensor):
         return hidden[mask]
-    # What a source brings may be overwritten by its next chunk.
-    found = [features.clone() for _, features in hidden.chunks()]
-    return torch.cat(found) if found else torch.zeros(0, hidden.width, device=mask.device)
+    # A source may overwrite a chunk when the next one is requested.
+    copies = [features.clone() for _, features in hidden.chunks()]
+    return torch.cat(copies) if copies else torch.zeros(0, hidden.width, device=mask.device)
 
 
 def row_vectors(logp: Float[Tensor, " tok"], hidden: Float[Tensor, "tok hid"]) -> DenseVectors:
-    """(1 - p) h: the gradient by the sampled token's own head row, its index forgotten (DelTA's default)."""
+    """(1 - p) h: the gradient by the sampled token's row of the head, without the row's index (DelTA's default)."""
     return DenseVectors((-at_least_float32(logp).expm1())[:, None] * at_least_float32(hidden))
 
 
@@ -130,7 +130,7 @@ def hidden_gradient_vectors(
     top_k: int,
     chunk: int = 4_096,
 ) -> DenseVectors:
-    """W_y - sum over the K likeliest tokens of their renormalised probability x W_j: nearly d log p / d h."""
+    """W_y - sum over the K likeliest tokens of their renormalised probability x W_j, which approximates d log p / d h."""
     hidden, head = at_least_float32(hidden), at_least_float32(head)
     parts = [hidden.new_empty(0, head.shape[1])]
     for run in _runs(len(hidden), chunk):
@@ -141,7 +141,7 @@ def hidden_gradient_vectors(
 
 
 def check_head_explains_logp(logp: Tensor, hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float) -> None:
-    """Families with a logit scale, soft-cap or head bias would be given wrong probabilities without a word."""
+    """Raise if softmax(hidden x head) is not the model's distribution: a logit scale, a soft-cap or a head bias changes it."""
     if not len(logp):
         return
     gap = float((token_logp(hidden @ head.T, tokens, temperature=temperature) - at_least_float32(logp)).abs().max())
@@ -154,9 +154,9 @@ def check_head_explains_logp(logp: Tensor, hidden: Tensor, tokens: Tensor, head:
 
 
 VECTOR_BYTES = 8 << 30
-"""Vectors beyond this many bytes go to the host."""
+"""Vectors that take more bytes than this are stored on the host."""
 SPARE = 8
-"""Tokens beside the K likeliest whose logits are computed again: as many as rounding may have put on the wrong side of the K-th."""
+"""Candidates after the K likeliest tokens: rounding may have moved as many across the K-th logit, so theirs are recomputed too."""
 
 
 def hidden_gradient_features(
@@ -171,9 +171,9 @@ def hidden_gradient_features(
 ) -> DeviceFeatures | HostFeatures:
     """W_y - sum over the K likeliest tokens of their renormalised probability x W_j, for every token of `source`.
 
-    One product of 2 vocab hid FLOPs a token, whatever the refinements: the vectors are swept afterwards, not computed anew.
-    Which K they are is decided in float64: float32 takes the wrong one where the K-th logit and the next differ by a millionth,
-    a few times among 10^5 tokens, and each time the token's coefficient moves by thousandths.
+    One sweep over the head, a block of logits at a time: 2 vocab hid FLOPs per token for any number of refinements, because the
+    vectors are stored (in float32). The K tokens are selected in float64: in float32 a K-th logit that differs from the next by a
+    millionth can select the wrong token, a few times in 10^5, and moves that token's coefficient by thousandths.
     """
     store = None
     for number, features in source.chunks():
@@ -181,21 +181,21 @@ def hidden_gradient_features(
         if store is None:
             store = FeatureStore(len(source), source.width, wide(features.dtype), features.device, device_bytes)
         head = head.to(features.dtype)
-        rows = _rows_at_once(len(head), source.width, top_k, buffer_bytes)
+        rows = _tokens_per_block(len(head), source.width, top_k, buffer_bytes)
         for start in range(run.start, run.stop, rows):
             part = slice(start, min(start + rows, run.stop))
             hidden = features[part.start - run.start : part.stop - run.start]
-            store.put(part, _vectors(hidden, tokens[part], head, temperature, top_k))
+            store.put(part, _block_vectors(hidden, tokens[part], head, temperature, top_k))
     assert store is not None
     return store.source()
 
 
-def _rows_at_once(vocab: int, width: int, top_k: int, buffer_bytes: int) -> int:
-    """Logits are held twice, in float32; rows of the head once, in float64, beside those they were copied from."""
+def _tokens_per_block(vocab: int, width: int, top_k: int, buffer_bytes: int) -> int:
+    """Memory per token: two float32 copies of its logits; its candidate rows of the head, stored and in float64."""
     return max(1, buffer_bytes // max(8 * vocab, 12 * min(top_k + SPARE, vocab) * width))
 
 
-def _vectors(hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float, top_k: int) -> Float[Tensor, "tok hid"]:
+def _block_vectors(hidden: Tensor, tokens: Tensor, head: Tensor, temperature: float, top_k: int) -> Float[Tensor, "tok hid"]:
     if top_k >= len(head):
         return head_hidden_gradient(hidden, head, tokens, HeadRule(temperature))
     near = wide_scores(hidden, head).topk(min(top_k + SPARE, len(head)), dim=-1).indices

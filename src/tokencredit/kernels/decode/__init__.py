@@ -1,4 +1,4 @@
-"""One decode step of a Llama-like model as seven small pieces, in Triton (`fast`) and written out in torch (`plain`).
+"""One decode step of a Llama-like model as seven functions, in Triton (`triton_launch`) and in plain torch (`reference`).
 
-`plain` and `fast` hold functions of the same names, arguments and meaning. `fast` needs Triton, so it is imported only where it is used.
+Both modules have the same functions with the same arguments. `triton_launch` needs Triton, so it is imported only where it is used.
 """

@@ -1,9 +1,8 @@
-"""The pieces of a decode step, written out. Roundings are where `transformers` has them: after a product, a norm, an activation.
+"""The functions of a decode step in plain torch, rounded where `transformers` rounds: after a product, a norm, an activation.
 
-The residual stream `x` travels with `squares`, sums of its squares by tile, and `weighted`, x times the weight of the norm that reads
-it next: a norm is then a factor of each row after the product, and needs no pass of its own. In bfloat16 that is one rounding fewer.
-
-Random numbers by counting: what a row draws at a position is a function of the seed, the row and the position alone.
+The residual stream `x` comes with `squares`, sums of its squares by tile, and `weighted`, x times the weight of the next norm: a norm
+is then a factor of each row after the product and needs no separate pass. In bfloat16 that is one rounding fewer. Random numbers are
+counter-based: a row's draw at a position is a function of the seed, the row and the position only.
 """
 
 from collections.abc import Sequence
@@ -147,7 +146,7 @@ def final_norm(
     *,
     eps: float,
 ) -> None:
-    """What the LM head is given, kept by row and position where asked for."""
+    """Input of the LM head; with storage, also stored by row and position."""
     given = normed(x, squares, norm, eps)
     out.copy_(given)
     if kept is not None:

@@ -1,4 +1,4 @@
-"""What a decode step reads and writes: tensors only, at fixed places, so that a captured step can be replayed."""
+"""The state of a decode step: tensors at fixed addresses, so that a captured CUDA graph can be replayed."""
 
 from typing import NamedTuple
 
@@ -10,27 +10,27 @@ class Slots(NamedTuple):
     """The rows of the batch. A slot names its row, so a row can leave without any cache being copied."""
 
     row: Int[Tensor, " slot"]
-    """-1: nobody."""
+    """-1 in an empty slot."""
     prompt: Int[Tensor, " slot"]
     position: Int[Tensor, " slot"]
-    """Place in the response that is drawn next; the token before it is the input."""
+    """Position in the response that is sampled next; the token before it is the input."""
 
 
 class Written(NamedTuple):
-    """What was drawn, by row; nothing is written for a row that has ended."""
+    """Sampled tokens by row; nothing is written for a row that has ended."""
 
     tokens: Int[Tensor, "seq tok"]
     logp: Float[Tensor, "seq tok"]
     entropy: Float[Tensor, "seq tok"]
     length: Int[Tensor, " seq"]
     ended: Int[Tensor, " seq"]
-    """1 once an end token was drawn, or the row was told to leave."""
+    """1 once an end token was sampled, or the row was stopped from the host."""
     bad: Int[Tensor, " seq"]
-    """1 once a row's probabilities were no numbers."""
+    """1 once a row's probabilities were NaN."""
 
 
 class Knobs(NamedTuple):
-    """How to draw. On the device, so that a captured step serves every setting."""
+    """Sampling settings, on the device, so that one captured step works for all of them."""
 
     temperature: Float[Tensor, " one"]
     greedy: Int[Tensor, " one"]
@@ -81,7 +81,7 @@ VOCABULARY_BLOCK = 128
 
 
 def square_tile(hidden: int) -> int:
-    """Columns of the residual stream whose squares are summed together; whoever writes the stream writes these sums too."""
+    """Columns of the residual stream whose squares are summed together; every kernel that writes the stream writes these sums too."""
     return 32 if hidden < 1024 else 64 if hidden < 2048 else 128
 
 

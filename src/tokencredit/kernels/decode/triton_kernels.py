@@ -1,11 +1,8 @@
-"""Attention of one new token: a program per slot and key-value head, whose query heads are read together.
+"""Triton kernels of a decode step: attention, sampling, and matrix products fused with the norm before and the step after them.
 
-The last norm, and drawing a token: a program per slot.
-
-Matrix products of a decode step, with the scale of the norm before them and the residual, activation or softmax sums after them.
-
-A product is summed over its inner dimension in one order whatever the number of slots, so a row's numbers do not depend on who is
-beside it. Weights are the model's own [out, in] tensors.
+Attention has one program per slot and key-value head, which reads the head's query heads together; the last norm and sampling have one
+per slot. A product is summed over its inner dimension in a fixed order for any number of slots, so a row's numbers do not depend on
+the other rows of the batch. Weights are the model's own [out, in] tensors.
 """
 
 import triton
@@ -28,7 +25,7 @@ def attend_kernel(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     slot, head = tl.program_id(0), tl.program_id(1)
-    # In the order in which one address needs another: what needs none is asked for first.
+    # Loads are ordered by dependency: an address that needs no other is loaded first.
     row = tl.load(row_ptr + slot).to(tl.int64)
     prompt = tl.load(prompt_ptr + slot).to(tl.int64)
     place = tl.load(position_ptr + slot) - 1
@@ -67,7 +64,7 @@ def attend_kernel(
     tl.store(own_k_ptr + own + place * (2 * HALF) + half, first_k)
     tl.store(own_k_ptr + own + place * (2 * HALF) + HALF + half, second_k)
     tl.store(own_v_ptr + own + place * (2 * HALF) + whole, value)
-    # The new token looks at itself first, from registers: nothing just written is read back.
+    # The new token attends to itself first, from registers: nothing just written is read back.
     top = tl.sum(first_q.to(tl.float32) * first_k.to(tl.float32)[None, :], 1)
     top = (top + tl.sum(second_q.to(tl.float32) * second_k.to(tl.float32)[None, :], 1)) * scale
     total = tl.full((GROUP_BLOCK,), 1.0, tl.float32)
@@ -176,7 +173,7 @@ def draw_kernel(
     likeliest = _first(z == tl.max(z, 0), inner, BLOCK)
     picked = tl.where(greedy | (drawn >= BLOCK), likeliest, drawn)
     its_z = tl.sum(tl.where(inner == picked, z, 0.0), 0)
-    # Nothing was found among what is no number: any token will do, but it must be one.
+    # With NaN probabilities no token is found: any valid id will do.
     token = tl.minimum(chosen * BLOCK + picked, vocabulary - 1)
 
     log_total = tl.log(total)
@@ -258,7 +255,7 @@ def norm_linear_kernel(
     elif start >= q_width:
         weight_ptr, bias_ptr, column, height = k_ptr, k_bias_ptr, start - q_width, kv_width
     column = column + tl.arange(0, BLOCK_N)
-    # What follows the product is asked for before it.
+    # Operands of the step after the product are loaded before it.
     squares = _load_squares(squares_ptr, slot, inside, tiles, LEVELS)
     sums = _product(given_ptr, weight_ptr, slot, inside, column, column < height, INNER, EVEN, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
     sums *= _norm_scale(squares, INNER, eps, BLOCK_M, LEVELS)

@@ -1,11 +1,9 @@
-"""The pieces of a decode step in Triton: as `plain`, launched on the current stream without a word to the host.
+"""The functions of a decode step in Triton: those of `reference`, launched on the current stream without a device-host sync.
 
-How the products of a decode step are cut, as measured on an H200.
-
-What decides is how many results a product has, slots x columns. Few: what takes time is reading weights, and small tiles let every
-processor read. Many: what takes time is multiplying, and large tiles read less often.
-Tensor cores sum a product in steps of 16 along its inner dimension, by one instruction for tiles of 64 slots and more. No tile has
-fewer slots, and warps share a tile by its slots alone, so sums are taken in one order whoever is beside a row.
+Tiles of the products were measured on an H200; the number of results, slots x columns, selects one. With few results reading the
+weights dominates, and small tiles let every processor read; with many the multiplications dominate, and large tiles read less often.
+Tensor cores sum a product in steps of 16 along its inner dimension, with one instruction for tiles of 64 slots and more. No tile has
+fewer slots, and warps split a tile by slots only, so the order of a row's sums does not depend on the other rows.
 """
 
 from collections.abc import Sequence
@@ -193,7 +191,7 @@ def final_norm(
     *,
     eps: float,
 ) -> None:
-    """What the LM head is given, kept by row and position where asked for."""
+    """Input of the LM head; with storage, also stored by row and position."""
     tiles = squares.shape[1]
     _launch(
         final_norm_kernel, (len(x),),

@@ -1,12 +1,9 @@
-"""What DelTA asks of stored token features, each in one sweep over them: weighted sums, and products with directions.
+"""Sweeps over stored token features for DelTA: weighted sums, and dot products with directions, each in one pass over the features.
 
-Features [row, hid] stay as they were stored (bf16, fp16 or float32). Tokens are named by `place` [tile, slot]: the row of
-each, -1 where a slot is empty. A tile belongs to one scope, and the tiles of a scope lie together, scope after scope, the
-empty ones last. Rows that no slot names, or that weigh nothing, are never read. The Triton kernels multiply and add in
-float32, the plain twins in float64; sums of tiles are float64 in both. Nothing is atomic: equal inputs give equal bits.
-`rows` and `scores` (`fused_scoring`) are all of DelTA's other steps around such sweeps, for as few launches as can be.
-
-Where the Triton kernels serve: on CUDA, if Triton is there, for features of at most float32.
+Features [row, hid] stay as stored (bf16, fp16 or float32). `feature_row` [tile, slot] names the row of each token, -1 in an empty
+slot. A tile belongs to one scope; the tiles of a scope are contiguous, and empty tiles come last. Rows that no slot names, or whose
+weight is 0, are never read. The Triton kernels (on CUDA, up to float32) multiply and add in float32, the reference in float64; sums
+of tiles are float64 in both. No atomics: equal inputs give equal bits.
 """
 
 from functools import cache
@@ -30,7 +27,7 @@ def _kernels() -> ModuleType | None:
 
 
 def fused(tensor: Tensor, *, doubles: bool = False) -> ModuleType | None:
-    """The module with the kernels, or None where the plain twin must do; `doubles` says that float64 is served too."""
+    """The module of Triton kernels, or None where the reference must run; with `doubles` the kernels accept float64."""
     return _kernels() if tensor.is_cuda and (doubles or tensor.dtype != torch.float64) else None
 
 
@@ -42,7 +39,7 @@ def _scoring() -> tuple[ModuleType, ModuleType]:
 
 
 def fused_scoring(tensor: Tensor) -> tuple[ModuleType, ModuleType] | None:
-    """The modules `rows` and `scores`, where they serve."""
+    """The modules `triton_layout` and `triton_scores`, which run DelTA's other steps in few launches; None where Triton cannot run."""
     return _scoring() if fused(tensor) is not None else None
 
 
@@ -51,28 +48,28 @@ __all__ = ["fused_scoring", "project", "scope_sums", "squared_norms", "weighted_
 
 def weighted_sums(
     features: Float[Tensor, "row hid"],
-    place: Int[Tensor, "tile slot"],
+    feature_row: Int[Tensor, "tile slot"],
     weight: Float[Tensor, "tile slot"],
     first: Int[Tensor, " bound"],
 ) -> Float[Tensor, "scope hid"]:
-    """sum_t w_t h_t over each scope, whose tiles are first[s] ... first[s + 1]; in float64."""
-    return scope_sums((fused(features) or reference).tile_sums(features, place, weight), first)
+    """sum_t w_t h_t over each scope, whose tiles are first[s] to first[s + 1]; in float64."""
+    return scope_sums((fused(features) or reference).tile_sums(features, feature_row, weight), first)
 
 
 def project(
     features: Float[Tensor, "row hid"],
-    place: Int[Tensor, "tile slot"],
+    feature_row: Int[Tensor, "tile slot"],
     scope: Int[Tensor, " tile"],
     direction: Float[Tensor, "scope hid"],
 ) -> Float[Tensor, "tile slot"]:
     """<h_t, direction of the token's scope>; 0 in empty slots."""
-    return (fused(features) or reference).project(features, place, scope, direction)
+    return (fused(features) or reference).project(features, feature_row, scope, direction)
 
 
-def squared_norms(features: Float[Tensor, "row hid"], place: Int[Tensor, "tile slot"]) -> Float[Tensor, "tile slot"]:
-    return (fused(features) or reference).squared_norms(features, place)
+def squared_norms(features: Float[Tensor, "row hid"], feature_row: Int[Tensor, "tile slot"]) -> Float[Tensor, "tile slot"]:
+    return (fused(features) or reference).squared_norms(features, feature_row)
 
 
 def scope_sums(values: Float[Tensor, "tile column"], first: Int[Tensor, " bound"]) -> Float[Tensor, "scope column"]:
-    """Sum over the tiles first[s] ... first[s + 1] of each scope, in float64 and always in one order."""
+    """Sum over the tiles first[s] to first[s + 1] of each scope, in float64 and in a fixed order."""
     return (fused(values, doubles=True) or reference).scope_sums(values, first)

@@ -1,8 +1,7 @@
-"""DelTA's steps over slots (`rows`) in Triton: seven launches from weights to the weights after them, all scopes at once.
+"""One round of DelTA in seven Triton launches for all scopes: weights, direction, margins, temperatures, the next weights.
 
-Features are read by `sums` and `dots` alone, at the speed of memory; what is done for each token besides happens where it is
-loaded or stored. One number a token is float32, every sum of them float64. Nothing is added atomically and every sum has one
-order: equal inputs give equal bits. `credit.lean` is the plain twin.
+Only `sums` and `dots` read features, bounded by memory bandwidth. Per-token numbers are float32, sums of them float64. No atomics, and
+every sum has a fixed order: equal inputs give equal bits. The plain twin is `credit.delta.batched`.
 """
 
 from collections.abc import Sequence
@@ -14,35 +13,35 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.kernels.delta.triton_layout import Rows, Slots, launch, tiles_before
+from tokencredit.kernels.delta.triton_layout import ResponseLayout, Slots, launch, tiles_before
 
 COLUMNS, WARPS = 64, 4
-"""Columns of a tile that a program of `sums` adds up."""
+"""Columns of a tile in a program of `sums`."""
 DOT_LANES, DOT_COLUMNS, DOT_WARPS = 32, 128, 4
-"""Tokens x columns that a program of `dots` holds at once."""
+"""Tokens x columns that a program of `dots` holds."""
 SUM_TILES, SUM_COLUMNS, SPLITS = 16, 128, 64
-"""Tiles x columns of a program that adds tiles up, and the parts that few scopes are added up in."""
+"""Tiles x columns of a program that adds up tiles, and the number of partial sums when scopes are few."""
 AT_ONCE, MANY_WARPS = 1024, 8
-"""Numbers of tiles that a program of one side looks at at once."""
+"""Tiles that a program of one side reads per iteration."""
 OTHERS = 256
 FLOOR = tl.constexpr(1e-8)
 
 
 @triton.jit
 def _tile_sums(
-    features, place, weight, scale, out, stride, WIDTH: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr  # noqa: N803
+    features, feature_row, weight, scale, out, stride, WIDTH: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr  # noqa: N803
 ):  # fmt: skip
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     tile = (tl.program_id(0) // blocks).to(tl.int64)
     columns = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < WIDTH
     slots = tile * TILE + tl.arange(0, TILE)
-    rows = tl.load(place + slots).to(tl.int64)
-    own = tl.load(weight + slots, mask=rows >= 0, other=0.0) * tl.load(scale + slots, mask=rows >= 0, other=0.0)
-    wanted = (rows >= 0) & (own != 0)
+    rows = tl.load(feature_row + slots).to(tl.int64)
+    token_weight = tl.load(weight + slots, mask=rows >= 0, other=0.0) * tl.load(scale + slots, mask=rows >= 0, other=0.0)
+    wanted = (rows >= 0) & (token_weight != 0)
     at = features + rows[:, None] * stride + columns[None, :]
     block = tl.load(at, mask=wanted[:, None] & inside[None, :], other=0.0).to(tl.float32)
-    tl.store(out + tile * WIDTH + columns, tl.sum(own[:, None] * block, 0), mask=inside)
+    tl.store(out + tile * WIDTH + columns, tl.sum(token_weight[:, None] * block, 0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["sides", "chunks", "tiles"])
@@ -51,7 +50,7 @@ def _add_tiles(
     WIDTH: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,  # noqa: N803
     OTHERS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """A part of 2 (mu+ - mu-): the tiles of a scope, each times plus or minus 2 / its side's mass."""
+    """A partial sum of 2 (mu+ - mu-): the tiles of a scope, each times plus or minus 2 / its side's mass."""
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     part = (tl.program_id(0) // blocks).to(tl.int64)
     columns = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
@@ -62,7 +61,7 @@ def _add_tiles(
     while chunk < chunks:
         first = count + chunk * sides + 2 * scope
         held = (tl.load(first) + TILE - 1) // TILE + (tl.load(first + 1) + TILE - 1) // TILE
-        # Who has no tile need not know where it would be.
+        # A scope without tiles skips the search for its first tile.
         begin = chunk * tiles + tiles_before(count + chunk * sides, tl.where(held > 0, 2 * scope, 0), TILE, OTHERS)
         end = begin + held
         length = (end - begin + SPLITS - 1) // SPLITS
@@ -71,8 +70,8 @@ def _add_tiles(
         at = start
         while at < stop:
             rows = at + tl.arange(0, ROWS)
-            own = tl.load(side + rows, mask=rows < stop, other=0)
-            factor = (2.0 - 4.0 * (own % 2)) / tl.maximum(tl.load(mass + own), FLOOR)
+            tile_side = tl.load(side + rows, mask=rows < stop, other=0)
+            factor = (2.0 - 4.0 * (tile_side % 2)) / tl.maximum(tl.load(mass + tile_side), FLOOR)
             value = tl.load(values + rows[:, None] * WIDTH + columns[None, :], mask=(rows < stop)[:, None] & inside[None, :], other=0.0)
             total += value.to(tl.float64) * factor[:, None]
             at += ROWS
@@ -92,22 +91,22 @@ def _add_splits(parts, out, WIDTH: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: 
 
 @triton.jit
 def _dots(
-    features, place, side, scale, weight, direction, raw, parts, stride,
+    features, feature_row, side, scale, weight, direction, raw, parts, stride,
     WIDTH: tl.constexpr, TILE: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """r_t of some tokens of a tile; and of them together: sum of w r, mean of r, sum of squared deviations."""
+    """r_t of some tokens of a tile; and over them: sum of w r, mean of r, sum of squared deviations."""
     program = tl.program_id(0).to(tl.int64)
     slots = program * LANES + tl.arange(0, LANES)
-    rows = tl.load(place + slots).to(tl.int64)
+    rows = tl.load(feature_row + slots).to(tl.int64)
     wanted = rows >= 0
-    own = direction + tl.maximum(tl.load(side + program // (TILE // LANES)), 0).to(tl.int64) // 2 * WIDTH
+    scope_direction = direction + tl.maximum(tl.load(side + program // (TILE // LANES)), 0).to(tl.int64) // 2 * WIDTH
     total = tl.zeros([LANES, COLUMNS], tl.float32)
     for start in range(0, WIDTH, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         inside = columns < WIDTH
         at = features + rows[:, None] * stride + columns[None, :]
         block = tl.load(at, mask=wanted[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        total += block * tl.load(own + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        total += block * tl.load(scope_direction + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
     found = tl.sum(total, 1) * tl.load(scale + slots, mask=wanted, other=0.0)
     tl.store(raw + slots, found, mask=wanted)
     exact = tl.where(wanted, found, 0.0).to(tl.float64)
@@ -123,7 +122,7 @@ def _moments(
     parts, count, out, sides, chunks, tiles,
     TILE: tl.constexpr, LANES: tl.constexpr, AT_ONCE: tl.constexpr, OTHERS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Of each side: tokens, sum of w r, mean of r, sum of squared deviations. Parts are merged around the mean of all: Chan's rule."""
+    """For each side: tokens, sum of w r, mean of r, sum of squared deviations; partial moments are merged by Chan's rule."""
     side = tl.program_id(0).to(tl.int64)
     tokens = tl.zeros([AT_ONCE], tl.int64)
     weighted = tl.zeros([AT_ONCE], tl.float64)
@@ -174,34 +173,34 @@ def _spread(tokens, deviation):
 
 
 @triton.jit(do_not_specialize=["fixed_positive", "fixed_negative", "fixed_pooled", "gamma_scale"])
-def _judge(
-    raw, place, side, size, cell, mass, moments, lagged, out, parts, fixed_positive, fixed_negative, fixed_pooled, gamma_scale,
+def _score_margins(
+    raw, feature_row, side, size, cell, mass, moments, lagged, out, parts, fixed_positive, fixed_negative, fixed_pooled, gamma_scale,
     TILE: tl.constexpr, FIXED: tl.constexpr, HARD: tl.constexpr, SYMMETRIC: tl.constexpr, LAST: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Shares of the tokens of a tile: times |A| into their slots, or at last, as scores, into their cells; and their sum."""
+    """Assignments of a tile's tokens: times |A| into their slots, or in the LAST round, as scores, into their cells; and their sum."""
     tile = tl.program_id(0).to(tl.int64)
     slots = tile * TILE + tl.arange(0, TILE)
-    wanted = tl.load(place + slots) >= 0
-    own = tl.maximum(tl.load(side + tile), 0).to(tl.int64)
-    first = own // 2 * 2
+    wanted = tl.load(feature_row + slots) >= 0
+    side_id = tl.maximum(tl.load(side + tile), 0).to(tl.int64)
+    first = side_id // 2 * 2
     positive = tl.load(moments + first * 4 + 1) / tl.maximum(tl.load(mass + first), FLOOR)
     negative = tl.load(moments + first * 4 + 5) / tl.maximum(tl.load(mass + first + 1), FLOOR)
     # ||mu-||^2 - ||mu+||^2: minus half of the weighted means of r.
     contrast = tl.load(raw + slots, mask=wanted, other=0.0).to(tl.float64) - 0.5 * (positive + negative)
-    margin = tl.where(own % 2 == 0, contrast, -contrast)
+    margin = tl.where(side_id % 2 == 0, contrast, -contrast)
     gamma = tl.zeros([TILE], tl.float64)
     if FIXED:
         if SYMMETRIC:
             gamma += fixed_pooled
         else:
-            gamma += tl.where(own % 2 == 0, fixed_positive, fixed_negative)
+            gamma += tl.where(side_id % 2 == 0, fixed_positive, fixed_negative)
     elif SYMMETRIC:
         one, two = tl.load(lagged + first * 4), tl.load(lagged + first * 4 + 4)
         gap = tl.load(lagged + first * 4 + 6) - tl.load(lagged + first * 4 + 2)
         deviation = tl.load(lagged + first * 4 + 3) + tl.load(lagged + first * 4 + 7) + gap * gap * one * two / tl.maximum(one + two, 1.0)
         gamma += gamma_scale * _spread(one + two, deviation)
     else:
-        gamma += gamma_scale * _spread(tl.load(lagged + own * 4), tl.load(lagged + own * 4 + 3))
+        gamma += gamma_scale * _spread(tl.load(lagged + side_id * 4), tl.load(lagged + side_id * 4 + 3))
     small = tl.exp(-tl.abs(margin / gamma))
     if SYMMETRIC:
         share = (1.0 - small) / (1.0 + small)
@@ -238,36 +237,36 @@ def _add_sides(parts, count, out, sides, chunks, tiles, TILE: tl.constexpr, AT_O
     tl.store(out + side, tl.sum(total, 0))
 
 
-@triton.jit(do_not_specialize=["rows", "width", "most", "expected", "low", "extent"])
+@triton.jit(do_not_specialize=["rows", "width", "max_scopes", "expected", "low", "extent"])
 def _map(
-    score, mask, of_row, key, before, totals, tokens, out, rows, width, stride, most, expected, low, extent,
+    score, mask, of_row, key, before, totals, tokens, out, rows, width, stride, max_scopes, expected, low, extent,
     NORMALIZE: tl.constexpr, COLUMNS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     scope = tl.load(of_row + row)
-    judged = tl.load(key + row) >= 0
-    two_sided = scope < most
+    scored = tl.load(key + row) >= 0
+    two_sided = scope < max_scopes
     mean = tl.zeros([COLUMNS], tl.float64) + 1.0
     if NORMALIZE:
         total = tl.load(totals + 2 * scope, mask=two_sided, other=0.0) + tl.load(totals + 2 * scope + 1, mask=two_sided, other=0.0)
         found = low + extent * total / tl.maximum(tl.load(tokens + scope, mask=two_sided, other=1.0), 1.0)
         mean *= tl.where(found > 0, found, 1.0)
-    # Features of another number of tokens are nobody's; the engine refuses what is not finite.
-    nobody = (expected >= 0) & (tl.load(before + rows) != expected)
+    # NaN if the features are of another number of tokens; the engine raises on coefficients that are not finite.
+    mismatch = (expected >= 0) & (tl.load(before + rows) != expected)
     start = 0
     while start < width:
         columns = start + tl.arange(0, COLUMNS)
         inside = columns < width
         valid = tl.load(mask + row * stride + columns, mask=inside, other=0) != 0
-        own = tl.load(score + row * width + columns, mask=valid & judged, other=0.0).to(tl.float64)
-        value = tl.where(two_sided, (low + extent * own) / mean, 1.0)
-        value = tl.where(nobody, float("nan"), value)
+        token_score = tl.load(score + row * width + columns, mask=valid & scored, other=0.0).to(tl.float64)
+        value = tl.where(two_sided, (low + extent * token_score) / mean, 1.0)
+        value = tl.where(mismatch, float("nan"), value)
         tl.store(out + row * width + columns, tl.where(valid, value, 0.0).to(tl.float32), mask=inside)
         start += COLUMNS
 
 
-class Judging(NamedTuple):
-    """How margins become shares; see `discriminator`."""
+class ScoreOptions(NamedTuple):
+    """How margins become assignments; see `credit.delta.algorithm`."""
 
     fixed: tuple[float, float, float] | None
     gamma_scale: float
@@ -276,19 +275,19 @@ class Judging(NamedTuple):
 
 
 def sums(slots: Slots, weight: Float[Tensor, " slot"], features: Tensor, chunk: int, out: Float[Tensor, "tile hid"]) -> None:
-    """sum_t w_t v_t of every tile of one chunk, into `out`, which has those of all chunks."""
-    width, tile = features.shape[1], slots.place.shape[1]
+    """Write sum_t w_t v_t of every tile of one chunk into `out`, which holds those of all chunks."""
+    width, tile = features.shape[1], slots.feature_row.shape[1]
     programs = slots.tiles * _blocks(width, COLUMNS)
-    own = _of_chunk(slots, chunk, slots.place, weight, slots.scale, out)
-    launch(_tile_sums, programs, _rows(features), *own, features.stride(0), width, tile, COLUMNS, warps=WARPS)
+    of_chunk = _of_chunk(slots, chunk, slots.feature_row, weight, slots.scale, out)
+    launch(_tile_sums, programs, _rows(features), *of_chunk, features.stride(0), width, tile, COLUMNS, warps=WARPS)
 
 
 def direction(
     slots: Slots, values: Float[Tensor, "tile hid"], mass: Float[Tensor, " side"], dtype: torch.dtype
 ) -> Float[Tensor, "scope hid"]:
     """2 (mu+ - mu-) of every scope."""
-    scopes, width, tile = len(slots.tokens), values.shape[1], slots.place.shape[1]
-    # With many scopes there are programs enough, and each has few tiles.
+    scopes, width, tile = len(slots.tokens), values.shape[1], slots.feature_row.shape[1]
+    # Many scopes already give enough programs, each with few tiles.
     splits = max(1, SPLITS >> (scopes - 1).bit_length())
     out = torch.empty(scopes, width, dtype=dtype, device=values.device)
     parts = out if splits == 1 else torch.empty(scopes * splits, width, dtype=torch.float64, device=values.device)
@@ -305,46 +304,46 @@ def dots(
     weight: Float[Tensor, " slot"],
     features: Tensor,
     chunk: int,
-    towards: Float[Tensor, "scope hid"],
+    direction: Float[Tensor, "scope hid"],
     raw: Float[Tensor, " slot"],
     parts: Float[Tensor, "part 3"],
 ) -> None:
-    """r_t of every token of one chunk, into `raw`, and what `moments` needs of them into `parts`; both have those of all chunks."""
-    width, tile, lanes = features.shape[1], slots.place.shape[1], _lanes(slots)
-    known = _of_chunk(slots, chunk, slots.place, slots.side, slots.scale, weight)
+    """Write r_t of every token of one chunk into `raw`, and its partial moments into `parts`; both hold those of all chunks."""
+    width, tile, lanes = features.shape[1], slots.feature_row.shape[1], _lanes(slots)
+    known = _of_chunk(slots, chunk, slots.feature_row, slots.side, slots.scale, weight)
     found = _of_chunk(slots, chunk, raw, parts)
     shape = width, tile, lanes, DOT_COLUMNS if width % DOT_COLUMNS == 0 else DOT_COLUMNS // 2
-    launch(_dots, slots.tiles * tile // lanes, _rows(features), *known, towards, *found, features.stride(0), *shape, warps=DOT_WARPS)
+    launch(_dots, slots.tiles * tile // lanes, _rows(features), *known, direction, *found, features.stride(0), *shape, warps=DOT_WARPS)
 
 
 def moments(slots: Slots, parts: Float[Tensor, "part 3"]) -> Float[Tensor, "side 4"]:
     """Tokens, sum of w r, mean of r and sum of its squared deviations."""
-    sides, tile = len(slots.mass), slots.place.shape[1]
+    sides, tile = len(slots.mass), slots.feature_row.shape[1]
     out = torch.empty(sides, 4, dtype=torch.float64, device=parts.device)
     shape = sides, len(slots.held), slots.tiles, tile, _lanes(slots), AT_ONCE, OTHERS
     launch(_moments, sides, parts, slots.held, out, *shape, warps=MANY_WARPS)
     return out
 
 
-def judge(
+def score_margins(
     slots: Slots,
     raw: Float[Tensor, " slot"],
     mass: Float[Tensor, " side"],
     found: Float[Tensor, "side 4"],
     lagged: Float[Tensor, "side 4"],
-    judging: Judging,
+    score_options: ScoreOptions,
     *,
-    out: Float[Tensor, " place"],
+    out: Float[Tensor, " target"],
     last: bool,
 ) -> Float[Tensor, " side"]:
-    """Weights of the next round into `out` by slot, or at last scores by cell; returns their sums over each side."""
-    tiles, tile = slots.place.shape
+    """Write the next round's weights into `out` by slot, or in the last round scores by cell; return their sums over each side."""
+    tiles, tile = slots.feature_row.shape
     parts = torch.empty(tiles, dtype=torch.float64, device=raw.device)
     sides = torch.empty_like(slots.mass)
-    fixed = judging.fixed or (1.0, 1.0, 1.0)
-    known = raw, slots.place, slots.side, slots.size, slots.cell, mass, found, lagged, out, parts
-    ways = tile, judging.fixed is not None, judging.hard, judging.symmetric and last, last
-    launch(_judge, tiles, *known, *fixed, judging.gamma_scale, *ways)
+    fixed = score_options.fixed or (1.0, 1.0, 1.0)
+    known = raw, slots.feature_row, slots.side, slots.size, slots.cell, mass, found, lagged, out, parts
+    variants = tile, score_options.fixed is not None, score_options.hard, score_options.symmetric and last, last
+    launch(_score_margins, tiles, *known, *fixed, score_options.gamma_scale, *variants)
     shape = len(sides), len(slots.held), slots.tiles, tile, AT_ONCE, OTHERS
     launch(_add_sides, len(sides), parts, slots.held, sides, *shape)
     return sides
@@ -353,7 +352,7 @@ def judge(
 def coefficients(
     score: Float[Tensor, " cell"],
     mask: Tensor,
-    rows: Rows,
+    rows: ResponseLayout,
     totals: Float[Tensor, " side"],
     tokens: Float[Tensor, " scope"],
     *,
@@ -362,7 +361,7 @@ def coefficients(
     normalize: bool,
     expected: int,
 ) -> Float[Tensor, "seq tok"]:
-    """Scores mapped to the range and divided by their mean; NaN unless there are `expected` tokens (-1: any number)."""
+    """Map scores to [low, high] and divide by their mean over a scope; NaN unless the mask has `expected` tokens (-1: any number)."""
     out = torch.empty(mask.shape, dtype=torch.float32, device=mask.device)
     known = score, mask.view(torch.uint8), rows.of_row, rows.key, rows.before, totals, tokens, out
     shape = len(mask), mask.shape[1], mask.stride(0), len(tokens), expected
@@ -370,19 +369,20 @@ def coefficients(
     return out
 
 
-def parts_of(slots: Slots) -> Float[Tensor, "part 3"]:
-    return torch.empty(slots.place.numel() // _lanes(slots), 3, dtype=torch.float64, device=slots.place.device)
+def new_parts(slots: Slots) -> Float[Tensor, "part 3"]:
+    """Storage for the partial moments of `dots`."""
+    return torch.empty(slots.feature_row.numel() // _lanes(slots), 3, dtype=torch.float64, device=slots.feature_row.device)
 
 
 def _of_chunk(slots: Slots, chunk: int, *tensors: Tensor) -> Sequence[Tensor]:
-    """The part of each that belongs to one chunk; each has as many rows to a tile as any other tile."""
+    """The slices of the tensors that belong to one chunk; every chunk has the same number of tiles."""
     chunks = len(slots.held)
-    # A launch costs little more than a view: none where there is but one chunk.
+    # A view costs almost as much as a launch: with one chunk there is none.
     return tensors if chunks == 1 else [tensor[len(tensor) // chunks * chunk : len(tensor) // chunks * (chunk + 1)] for tensor in tensors]
 
 
 def _lanes(slots: Slots) -> int:
-    return min(DOT_LANES, slots.place.shape[1])
+    return min(DOT_LANES, slots.feature_row.shape[1])
 
 
 def _blocks(width: int, columns: int) -> int:
@@ -391,5 +391,5 @@ def _blocks(width: int, columns: int) -> int:
 
 def _rows(features: Tensor) -> Tensor:
     if features.stride(1) != 1:
-        raise ValueError(f"features have strides {features.stride()}; the numbers of a row must lie side by side")
+        raise ValueError(f"features have strides {features.stride()}; the elements of a row must be contiguous")
     return features

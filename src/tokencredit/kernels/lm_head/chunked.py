@@ -1,4 +1,4 @@
-"""The head in torch, a block of [tok, vocab] at a time."""
+"""The LM head in torch, one block of [tok, vocab] at a time."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from tokencredit.kernels.lm_head.precision import is_half, wide, wide_scores
 from tokencredit.kernels.lm_head.rule import HeadRule, runs, slope, to_logits_
 
 ARRAYS = 4
-"""Blocks alive at once at most: logits, their exponentials, scores by a matrix, slopes."""
+"""Blocks in memory at once: logits, their exponentials, products with a matrix, slopes."""
 
 
 class Sweep(NamedTuple):
@@ -55,7 +55,7 @@ def sweep(
     matrix: Float[Tensor, "vocab hid"] | None = None,
     sloped: bool = False,
 ) -> Sweep:
-    """Everything the head says of the tokens, in one reading of it; with `matrix`, also (e_y - p)' M h."""
+    """All statistics of the tokens in one pass over the head; with `matrix` also (e_y - p)' M h."""
     dtype = wide(hidden.dtype)
     out = hidden.new_empty(4 if matrix is None else 5, len(hidden), dtype=dtype)
     rows = max(1, buffer_bytes // (ARRAYS * len(weight) * out.element_size()))
@@ -68,12 +68,12 @@ def sweep(
 
 
 def error_dtype(hidden: Tensor) -> torch.dtype:
-    """Halves on an accelerator, where they are multiplied as such."""
+    """Half precision on an accelerator, which multiplies in it."""
     return hidden.dtype if hidden.is_cuda and is_half(hidden.dtype) else wide(hidden.dtype)
 
 
 def error_bytes(hidden: Tensor) -> int:
-    """Bytes `write_errors` holds for each logit of a block."""
+    """Bytes that `write_errors` needs for each logit of a block."""
     return 3 * wide(hidden.dtype).itemsize + error_dtype(hidden).itemsize
 
 

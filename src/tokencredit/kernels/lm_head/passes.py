@@ -1,10 +1,8 @@
-"""Passes over the language-model head that never hold [tok, vocab]: log-prob, entropy, sum of p^2, and what credit reads off (e_y - p).
+"""Passes over the LM head that never hold [tok, vocab]: log-prob, entropy, sum of p^2, and sums and products of the errors (e_y - p).
 
-`tokens` must lie within the vocabulary. `hidden`'s dtype (autocast's, where that is on) is multiplied in, the weight is cast to it,
-and all sums and results are float32 (float64 for float64). `buffer_bytes` bounds the scratch of a pass. Backends: `plain` writes all
-logits out, `chunked` is torch by the block, `triton` needs a GPU; `auto` takes the last for half precision where it can.
-
-The two products of the errors G_tv = share_t (e_y - p)_v: G' hidden and G weight, a block of G at a time.
+`tokens` must be ids of the vocabulary. Products use `hidden`'s dtype (or autocast's), to which the weight is cast; all sums and results
+are float32 (float64 for float64). `buffer_bytes` bounds the temporary memory of a pass. Backends: `plain` materialises all logits,
+`chunked` is torch in blocks, `triton` needs a GPU; `auto` selects `triton` for half precision where it can run.
 """
 
 from importlib import import_module
@@ -30,19 +28,19 @@ def error_products(
     share: Float[Tensor, " tok"],
     rule: HeadRule,
     *,
-    way: ModuleType,
+    backend_module: ModuleType,
     sloped: bool,
     by_hidden: bool,
     by_weight: bool,
     remainders: bool,
     buffer_bytes: int,
 ) -> tuple[Float[Tensor, "tok hid"] | None, Float[Tensor, "vocab hid"] | None]:
-    """G weight and G' hidden, those that are asked for, in float32 (float64); `way` knows how a block of G is written.
+    """G weight and G' hidden, as requested, in float32 (float64), one block of G_tv = share_t (e_y - p)_v at a time.
 
     In half precision G is rounded to it, which gradients bear; with `remainders` what it lost is multiplied too.
     """
-    dtype, half = wide(hidden.dtype), way.error_dtype(hidden)
-    # Shares of 1e-6 would be lost in float16, whose smallest normal number is 6e-5.
+    dtype, half = wide(hidden.dtype), backend_module.error_dtype(hidden)
+    # Shares of 1e-6 would underflow in float16, whose smallest normal number is 6e-5.
     unit = share.abs().amax().clamp(min=torch.finfo(dtype).tiny) if half == torch.float16 and len(share) else None
     if unit is not None:
         share = share / unit
@@ -50,14 +48,14 @@ def error_products(
     hidden_part = allocate(hidden.shape, dtype=dtype, device=hidden.device) if by_hidden else None
     weight_part = allocate(weight.shape, dtype=dtype, device=hidden.device) if by_weight else None
     digits = 2 if remainders and half != dtype else 1
-    block = blocks_for(len(hidden), len(weight), way.error_bytes(hidden) + (digits - 1) * half.itemsize, buffer_bytes)
-    # Rows of whole 32 bytes, which copies and products on a GPU ask for.
+    block = blocks_for(len(hidden), len(weight), backend_module.error_bytes(hidden) + (digits - 1) * half.itemsize, buffer_bytes)
+    # Rows are multiples of 32 bytes, which copies and products on a GPU require.
     buffer = torch.empty(digits, block.tokens, -(-block.vocab // 16) * 16, dtype=half, device=hidden.device)
     for rows in runs(len(hidden), block.tokens):
         for columns in runs(len(weight), block.vocab):
             errors, *rest = buffer[:, : rows.stop - rows.start, : columns.stop - columns.start].unbind()
             given = hidden[rows], weight[columns], tokens[rows] - columns.start, log_normaliser[rows], share[rows]
-            way.write_errors(errors, *given, rule, sloped=sloped, remainder=rest[0] if rest else None)
+            backend_module.write_errors(errors, *given, rule, sloped=sloped, remainder=rest[0] if rest else None)
             for number, part in enumerate((errors, *rest)):
                 if weight_part is not None:
                     add_product_(weight_part[columns], part.T, hidden[rows], first=rows.start == number == 0)
@@ -72,7 +70,7 @@ def error_products(
 Backend = Literal["auto", "plain", "chunked", "triton"]
 
 
-def _way(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
+def _backend_module(backend: Backend, hidden: Tensor, dtype: torch.dtype) -> ModuleType:
     if backend == "auto":
         backend = "triton" if hidden.is_cuda and is_half(dtype) and triton_unavailable_reason() is None else "chunked"
     if backend == "triton":
@@ -96,12 +94,12 @@ class _HeadLogp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule, backend: Backend, buffer_bytes: int) -> Any:
         ctx.dtype = compute_dtype(hidden)
-        ctx.rule, ctx.buffer_bytes, ctx.way = rule, buffer_bytes, _way(backend, hidden, ctx.dtype)
+        ctx.rule, ctx.buffer_bytes, ctx.backend_module = rule, buffer_bytes, _backend_module(backend, hidden, ctx.dtype)
         with torch.autocast(hidden.device.type, enabled=False):
-            found = ctx.way.sweep(hidden.to(ctx.dtype), weight.to(ctx.dtype), tokens, rule, buffer_bytes=buffer_bytes)
+            found = ctx.backend_module.sweep(hidden.to(ctx.dtype), weight.to(ctx.dtype), tokens, rule, buffer_bytes=buffer_bytes)
         ctx.save_for_backward(hidden, weight, tokens, found.log_normaliser)
         ctx.mark_non_differentiable(found.entropy, found.squared_mass)
-        # Its own memory: autograd refuses to change a view in place.
+        # A copy: autograd does not allow in-place changes of a view.
         return found.logp.clone(), found.entropy, found.squared_mass
 
     @staticmethod
@@ -118,7 +116,7 @@ class _HeadLogp(torch.autograd.Function):
                 log_normaliser,
                 share,
                 ctx.rule,
-                way=ctx.way,
+                backend_module=ctx.backend_module,
                 sloped=True,
                 by_hidden=by_hidden,
                 by_weight=by_weight,
@@ -152,10 +150,10 @@ def head_statistics(
 
 
 def _log_normaliser(
-    hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule, logp: Tensor | None, way: ModuleType, buffer_bytes: int
+    hidden: Tensor, weight: Tensor, tokens: Tensor, rule: HeadRule, logp: Tensor | None, backend_module: ModuleType, buffer_bytes: int
 ) -> Tensor:
     if logp is None:
-        return way.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes).log_normaliser
+        return backend_module.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes).log_normaliser
     dtype = wide(hidden.dtype)
     own = torch.linalg.vecdot(hidden.to(dtype), weight[tokens].to(dtype))
     return to_logits_(own, rule) - logp.to(dtype)
@@ -175,10 +173,10 @@ def _products(
     by_hidden: bool,
 ) -> Tensor:
     dtype = compute_dtype(hidden)
-    way = _way(backend, hidden, dtype)
+    backend_module = _backend_module(backend, hidden, dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-        log_normaliser = _log_normaliser(hidden, weight, tokens, rule, logp, way, buffer_bytes)
+        log_normaliser = _log_normaliser(hidden, weight, tokens, rule, logp, backend_module, buffer_bytes)
         share = share.to(wide(dtype))
         hidden_part, weight_part = error_products(
             hidden,
@@ -187,7 +185,7 @@ def _products(
             log_normaliser,
             share,
             rule,
-            way=way,
+            backend_module=backend_module,
             sloped=sloped,
             by_hidden=by_hidden,
             by_weight=not by_hidden,
@@ -266,8 +264,8 @@ def head_projection(
     if backend == "plain":
         return reference.projection(hidden, weight, tokens, matrix, rule, sloped)
     dtype = compute_dtype(hidden)
-    way = _way(backend, hidden, dtype)
+    backend_module = _backend_module(backend, hidden, dtype)
     with torch.autocast(hidden.device.type, enabled=False):
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         matrix = matrix if is_half(dtype) and matrix.dtype == torch.float32 else matrix.to(dtype)
-        return way.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes, matrix=matrix, sloped=sloped).projection
+        return backend_module.sweep(hidden, weight, tokens, rule, buffer_bytes=buffer_bytes, matrix=matrix, sloped=sloped).projection

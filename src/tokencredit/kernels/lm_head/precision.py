@@ -1,4 +1,4 @@
-"""Products of half-precision matrices with sums in float32 (or whatever `wide` says), as directly as the torch at hand can."""
+"""Products of half-precision matrices with sums in float32 (the dtype `wide`), in the fastest form that this torch supports."""
 
 from functools import cache
 
@@ -13,12 +13,12 @@ def is_half(dtype: torch.dtype) -> bool:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype sums and statistics are kept in."""
+    """The dtype of sums and statistics."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def compute_dtype(hidden: Tensor) -> torch.dtype:
-    """What a linear layer would multiply in here: the dtype of `hidden`, or autocast's. The weight is cast to it."""
+    """The dtype in which a linear layer would multiply: that of `hidden`, or autocast's. The weight is cast to it."""
     kind = hidden.device.type
     if hidden.dtype != torch.float64 and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -27,7 +27,7 @@ def compute_dtype(hidden: Tensor) -> torch.dtype:
 
 @cache
 def _device_sums_wide(adding: bool, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether torch multiplies halves into float32 there (2.8 and later on CUDA), and adds to float32 on the way."""
+    """Whether torch can multiply half-precision matrices into float32 (CUDA, torch 2.8 or later) and add to float32 in the same call."""
     left = torch.zeros(16, 16, dtype=dtype, device=device)
     out = torch.zeros(16, 16, dtype=torch.float32, device=left.device)
     try:
@@ -58,7 +58,7 @@ def wide_scores(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def add_product_(total: Tensor, left: Tensor, right: Tensor, *, first: bool) -> None:
-    """Set `total` to left @ right if `first`, else add that; `total` is wide, `left` perhaps wider than `right`."""
+    """Set `total` to left @ right if `first`, else add it; `total` is wide, and `left` may be wider than `right`."""
     if left.dtype == right.dtype and _sums_wide(left):
         if first:
             torch.mm(left, right, out_dtype=torch.float32, out=total)

@@ -1,4 +1,4 @@
-"""The head written out over [tok, vocab]: slow, large, and what every other way must equal."""
+"""The LM head over materialised [tok, vocab]: slow and large; every other backend must equal it."""
 
 import torch
 from jaxtyping import Float, Int

@@ -1,7 +1,4 @@
-"""What a language-model head computes, and what is asked of it.
-
-How a [tok, vocab] array nobody holds is cut into blocks that fit a buffer.
-"""
+"""The formula of LM-head logits, the statistics of its tokens, and the cut of [tok, vocab] into blocks that fit a buffer."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -33,7 +30,7 @@ DEFAULT_RULE = HeadRule()
 
 class HeadStatistics(NamedTuple):
     logp: Float[Tensor, " tok"]
-    """Of the given tokens; the only one with a gradient."""
+    """Log-prob of the given tokens; the only field with a gradient."""
     entropy: Float[Tensor, " tok"]
     squared_mass: Float[Tensor, " tok"]
     """sum_v p_v^2."""
@@ -49,7 +46,7 @@ def check_rule(rule: HeadRule) -> None:
 
 
 def to_logits_(raw: Tensor, rule: HeadRule) -> Tensor:
-    """Logits in the place of hidden x weight."""
+    """Overwrite hidden x weight with logits."""
     raw.mul_(rule.steepness)
     return raw if rule.limit is None else raw.div_(rule.limit).tanh_().mul_(rule.limit)
 
@@ -62,7 +59,7 @@ def slope(logits: Tensor, rule: HeadRule) -> Tensor | float:
 
 
 BUFFER_BYTES = 256 << 20
-"""Default bound of the scratch a pass over the head may hold. More makes larger products, which GPUs like, to about 1 GiB."""
+"""Default bound of a pass's temporary memory. A larger bound gives larger, more efficient products, up to about 1 GiB."""
 MOST_TOKENS = 32_768
 ALIGNMENT = 128
 
@@ -73,7 +70,7 @@ class Blocks(NamedTuple):
 
 
 def _even_cut(length: int, most: int) -> int:
-    """The size of equal runs no longer than `most`, in whole multiples of the alignment where that fits."""
+    """The size of equal runs no longer than `most`, in multiples of the alignment where that fits."""
     if length <= most:
         return length
     size = -(-length // -(-length // most))
@@ -82,7 +79,7 @@ def _even_cut(length: int, most: int) -> int:
 
 
 def blocks_for(tokens: int, vocab: int, element_bytes: int, buffer_bytes: int) -> Blocks:
-    """Blocks of at most `buffer_bytes` (never less than one logit): all vocabulary last, so that a weight row is met seldom."""
+    """Blocks of at most `buffer_bytes` (at least one logit), with as many tokens as fit, so that weight rows are read few times."""
     elements = max(1, buffer_bytes // element_bytes)
     rows = _even_cut(tokens, max(1, min(MOST_TOKENS, elements // min(vocab, ALIGNMENT))))
     return Blocks(rows, _even_cut(vocab, max(1, elements // max(rows, 1))))

@@ -1,8 +1,6 @@
-"""Triton: a block of share_t (e_y - p), computed anew from hidden states, weight and the log-normaliser; and what rounding took from it.
+"""Triton kernels of the LM head: one pass with running sums per token, and blocks of share_t (e_y - p) with their rounding remainder.
 
-Triton: one reading of the head, with running maximum and sums by token; then the runs of the vocabulary put together.
-
-Triton: a tile of hidden x weight, and logits from it. Logits are in units of ln 2 here, so that exp2 serves.
+Errors are recomputed from hidden states, weight and the log-normaliser. Logits are in units of ln 2, so that exp2 replaces exp.
 """
 
 import triton
@@ -122,7 +120,7 @@ def error_kernel(
 
 
 NOWHERE = tl.constexpr(-1e20)
-"""A logit of no weight; finite, so that 0 times it is 0."""
+"""A logit with probability 0; finite, so that 0 times it is 0."""
 
 
 @triton.jit(do_not_specialize=["tok", "vocab", "token_blocks", "runs", "tiles_per_run", "group"])
@@ -282,7 +280,7 @@ def combine_kernel(
     below = tl.sum(keep * (belows + totals * fall), 0)
     log_total = tl.log2(total)
     log_normaliser = (top + log_total) * 0.6931471805599453
-    # The sweep's sum holds the same logit by another order of additions; what differs in the last digit must not make p > 1.
+    # The sweep computed the same logit in another order of additions; a difference in the last digit must not give p > 1.
     tl.store(out + rows, tl.minimum(own - log_normaliser, 0.0), mask=inside)
     tl.store(out + tok + rows, (log_total - below / total) * 0.6931471805599453, mask=inside)
     tl.store(out + 2 * tok + rows, tl.sum(keep * keep * squares, 0) / (total * total), mask=inside)

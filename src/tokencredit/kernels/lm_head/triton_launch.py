@@ -1,7 +1,4 @@
-"""The head in Triton: tiles of logits live in registers, and leave as sums by token or as a block of errors.
-
-How large a piece of [tok, vocab] one Triton program works on, by what the GPU holds.
-"""
+"""The LM head in Triton: tile sizes by the GPU's memory, and launches whose logits stay in registers."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,7 +22,7 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     descriptors: bool = False
-    """Loads by the copy engine of Hopper and later; rows must then be whole multiples of 16 bytes."""
+    """Loads by the copy engine of Hopper and later; rows must then be multiples of 16 bytes."""
     flatten: bool = False
     """Loads for the next tile start while this one is summed."""
     described_out: bool = False
@@ -132,7 +129,7 @@ def sweep(
     sloped: bool = False,
     tile: Tile | None = None,
 ) -> Sweep:
-    del buffer_bytes  # what is held beside the results is a few numbers a token and run
+    del buffer_bytes  # temporary memory is a few numbers per token and run
     hidden, weight = _rowwise(hidden), _rowwise(weight)
     tok, hid = hidden.shape
     matrix = None if matrix is None else _rowwise(matrix)
