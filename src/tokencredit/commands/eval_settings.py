@@ -21,45 +21,6 @@ from tokencredit.config.task import StepsTask, TaskChoice
 from tokencredit.config.train import CHOICES, Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
 
-NUMERICS = ("dtype", "weights")
-"""Fields taken from a run even if another task is evaluated."""
-
-
-def is_run(name: str) -> bool:
-    """Whether a model argument is a run folder."""
-    try:
-        return (Path(name) / "config.toml").is_file() and (Path(name) / "checkpoints").is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def stored_layer(name: str, task: str | None = None) -> dict[str, Any]:
-    """The run's config.toml; for a `task` of another type, only the fields that still apply.
-
-    The folder may come from an untrusted source, so permissions to run code are dropped: the user must grant them again.
-    """
-    layer = read_toml(Path(name) / "config.toml")
-    layer.pop("trust_remote_code", None)
-    stored = layer.get("task")
-    if not isinstance(stored, dict):
-        return layer
-    if task is not None and task != stored.get("type"):
-        return {field: layer[field] for field in NUMERICS if field in layer}
-    layer["task"] = {field: value for field, value in stored.items() if field != "allow_code_execution"}
-    return layer
-
-
-def refuse_custom_task(name: str, config: TrainConfig, *, instead: str) -> None:
-    """Raise ConfigError for a custom task: it is a program, and naming a run folder does not permit running it."""
-    if config.task.type == "own":
-        raise ConfigError(f"run {name} has a custom task, which runs code, {shortened(config.task.path)}; {instead}")
-
-
-USAGE = "tokencredit evaluate MODEL [CONFIG.toml ...] [OPTIONS]"
-MAY_VARY = ("task", "prompt", "sampling")
-UNUSED_TRAINING: Mapping[str, Any] = {"optimizer": {"steps_per_batch": 1, "max_tokens": 10**9}, "diagnose": {"every": 0}}
-"""Neutral values of training fields, so that rules over several fields do not reject a configuration that is only evaluated."""
-
 
 class EvalConfig(Frozen):
     """The fields of a TrainConfig that an evaluation reads. Other fields of a config file are validated and ignored."""
@@ -114,6 +75,14 @@ class Setting:
 
     name: str
     config: TrainConfig
+
+
+USAGE = "tokencredit evaluate MODEL [CONFIG.toml ...] [OPTIONS]"
+
+MAY_VARY = ("task", "prompt", "sampling")
+
+UNUSED_TRAINING: Mapping[str, Any] = {"optimizer": {"steps_per_batch": 1, "max_tokens": 10**9}, "diagnose": {"every": 0}}
+"""Neutral values of training fields, so that rules over several fields do not reject a configuration that is only evaluated."""
 
 
 def parse_evaluate(arguments: Sequence[str]) -> tuple[str, EvaluateOptions, list[Setting]]:
@@ -187,3 +156,37 @@ def _changed(config: EvalConfig, table: str, inner: str, value: str) -> EvalConf
 
 def _on(plain: TrainConfig, model: str, evaluated: EvalConfig) -> TrainConfig:
     return plain.model_copy(update={name: getattr(evaluated, name) for name in EvalConfig.model_fields} | {"model": model})
+
+
+NUMERICS = ("dtype", "weights")
+"""Fields taken from a run even if another task is evaluated."""
+
+
+def is_run(name: str) -> bool:
+    """Whether a model argument is a run folder."""
+    try:
+        return (Path(name) / "config.toml").is_file() and (Path(name) / "checkpoints").is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def stored_layer(name: str, task: str | None = None) -> dict[str, Any]:
+    """The run's config.toml; for a `task` of another type, only the fields that still apply.
+
+    The folder may come from an untrusted source, so permissions to run code are dropped: the user must grant them again.
+    """
+    layer = read_toml(Path(name) / "config.toml")
+    layer.pop("trust_remote_code", None)
+    stored = layer.get("task")
+    if not isinstance(stored, dict):
+        return layer
+    if task is not None and task != stored.get("type"):
+        return {field: layer[field] for field in NUMERICS if field in layer}
+    layer["task"] = {field: value for field, value in stored.items() if field != "allow_code_execution"}
+    return layer
+
+
+def refuse_custom_task(name: str, config: TrainConfig, *, instead: str) -> None:
+    """Raise ConfigError for a custom task: it is a program, and naming a run folder does not permit running it."""
+    if config.task.type == "own":
+        raise ConfigError(f"run {name} has a custom task, which runs code, {shortened(config.task.path)}; {instead}")

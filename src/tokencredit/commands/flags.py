@@ -73,63 +73,6 @@ class TrainOptions:
     """Print the resolved configuration and exit."""
 
 
-def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The last value given to `flag`, as `--flag value` or `--flag=value`, with - or _ between words."""
-    found = None
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if (same := name.replace("_", "-") == flag) and equals:
-            found = value
-        elif same and index + 1 < len(arguments):
-            found = arguments[index + 1]
-    return found
-
-
-def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
-    """The flags that other defaults depend on, as a layer: recipe, engine, precision, stage types and group size."""
-    named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine", "weights", "dtype")}
-    layer: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
-    for field in CHOICES:
-        kind = _value_of(f"--{field}.type", arguments)
-        if kind is not None:
-            layer[field] = {"type": kind}
-    size = _value_of("--sampling.group-size", arguments)
-    if size is not None and size.isdecimal():
-        layer["sampling"] = {"group_size": int(size)}
-    return layer
-
-
-def _list_choices() -> str:
-    """The types of each stage: -h lists the fields of the chosen types only."""
-    return "\n".join(f"--{field}.type: {', '.join(types)}" for field, types in CHOICES.items())
-
-
-def _files_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split off the leading config files. A config file after a flag is an error: it would be read as the value of the flag."""
-    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    files, flags = list(arguments[:count]), list(arguments[count:])
-    for before, word in pairwise(flags):
-        if word.endswith(".toml") and not word.startswith("-") and before not in ("--out", "--model", "--resume"):
-            raise ConfigError(f"{word} comes after a flag; write config files first: {USAGE}")
-    return files, flags
-
-
-def check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None) -> None:
-    """Raise ConfigError if --recipe changes the recipe of a file that sets stages: the stages of the file would stay in force."""
-    stages = [stage for stage in STAGES if stage in layer]
-    if recipe is not None and layer.get("recipe", recipe) != recipe and stages:
-        raise ConfigError(
-            f"{name} has recipe {layer['recipe']} and sets {', '.join(stages)}, which --recipe {recipe[:60]} would not replace; "
-            "use a file without them"
-        )
-
-
-def _stored_config(folder: Path) -> dict[str, Any]:
-    if not (folder / "config.toml").is_file():
-        raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
-    return read_toml(folder / "config.toml")
-
-
 def parse_train(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> TrainOptions:
     """Parse and validate. Mistakes exit with code 2 (tyro) or raise ConfigError."""
     files, flags = _files_and_flags(arguments)
@@ -154,3 +97,60 @@ def parse_train(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> TrainOp
     except ValidationError as problem:
         # tyro reports errors of a single field; errors of rules over several fields arrive here.
         raise as_config_error(problem) from None
+
+
+def _files_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split off the leading config files. A config file after a flag is an error: it would be read as the value of the flag."""
+    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    files, flags = list(arguments[:count]), list(arguments[count:])
+    for before, word in pairwise(flags):
+        if word.endswith(".toml") and not word.startswith("-") and before not in ("--out", "--model", "--resume"):
+            raise ConfigError(f"{word} comes after a flag; write config files first: {USAGE}")
+    return files, flags
+
+
+def _stored_config(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"resume {folder} is not a run folder: it has no config.toml")
+    return read_toml(folder / "config.toml")
+
+
+def check_recipe_agrees(name: str, layer: Mapping[str, Any], recipe: str | None) -> None:
+    """Raise ConfigError if --recipe changes the recipe of a file that sets stages: the stages of the file would stay in force."""
+    stages = [stage for stage in STAGES if stage in layer]
+    if recipe is not None and layer.get("recipe", recipe) != recipe and stages:
+        raise ConfigError(
+            f"{name} has recipe {layer['recipe']} and sets {', '.join(stages)}, which --recipe {recipe[:60]} would not replace; "
+            "use a file without them"
+        )
+
+
+def chosen_types(arguments: Sequence[str]) -> dict[str, Any]:
+    """The flags that other defaults depend on, as a layer: recipe, engine, precision, stage types and group size."""
+    named = {field: _value_of(f"--{field}", arguments) for field in ("recipe", "engine", "weights", "dtype")}
+    layer: dict[str, Any] = {field: value for field, value in named.items() if value is not None}
+    for field in CHOICES:
+        kind = _value_of(f"--{field}.type", arguments)
+        if kind is not None:
+            layer[field] = {"type": kind}
+    size = _value_of("--sampling.group-size", arguments)
+    if size is not None and size.isdecimal():
+        layer["sampling"] = {"group_size": int(size)}
+    return layer
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """The last value given to `flag`, as `--flag value` or `--flag=value`, with - or _ between words."""
+    found = None
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if (same := name.replace("_", "-") == flag) and equals:
+            found = value
+        elif same and index + 1 < len(arguments):
+            found = arguments[index + 1]
+    return found
+
+
+def _list_choices() -> str:
+    """The types of each stage: -h lists the fields of the chosen types only."""
+    return "\n".join(f"--{field}.type: {', '.join(types)}" for field, types in CHOICES.items())

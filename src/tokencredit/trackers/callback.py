@@ -24,40 +24,6 @@ from tokencredit.trackers import TrackedRun, Tracker, tracker_class
 from tokencredit.trainer.callbacks import Callback
 from tokencredit.trainer.evaluate import Accuracy
 
-IDENTITY_FILE = "trackers.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The id, project and name under which the trackers know a run."""
-
-    id: str
-    project: str
-    name: str
-
-
-def identify(folder: RunDir, track: Track) -> Identity:
-    """The stored identity. If the configuration names another project or run name, a new one is made and stored."""
-    stored = _stored(folder)
-    # The stored name is used first: the folder may have been renamed since.
-    name = track.name or (folder.path.absolute().name if stored is None else stored.name)
-    if stored is not None and (stored.project, stored.name) == (track.project, name):
-        return stored
-    # `secrets` leaves the generators that training draws from untouched.
-    fresh = Identity(secrets.token_hex(4), track.project, name)
-    folder.write_json(IDENTITY_FILE, asdict(fresh))
-    return fresh
-
-
-def _stored(folder: RunDir) -> Identity | None:
-    """None if the file is missing or damaged: tracking under a new id is better than no tracking."""
-    try:
-        found = json.loads((folder.path / IDENTITY_FILE).read_text(encoding="utf-8"))
-        return Identity(str(found["id"]), str(found["project"]), str(found["name"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 WITHOUT_DATA = ("warning", "guard", "damaged", "out-of-memory")
 """Kinds of events whose messages hold numbers and paths only. Other messages may quote an answer after a colon; that part is not sent."""
 
@@ -152,6 +118,40 @@ def numbers_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             numbers[prefix + name] = value
     return numbers
+
+
+IDENTITY_FILE = "trackers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id, project and name under which the trackers know a run."""
+
+    id: str
+    project: str
+    name: str
+
+
+def identify(folder: RunDir, track: Track) -> Identity:
+    """The stored identity. If the configuration names another project or run name, a new one is made and stored."""
+    stored = _stored(folder)
+    # The stored name is used first: the folder may have been renamed since.
+    name = track.name or (folder.path.absolute().name if stored is None else stored.name)
+    if stored is not None and (stored.project, stored.name) == (track.project, name):
+        return stored
+    # `secrets` leaves the generators that training draws from untouched.
+    fresh = Identity(secrets.token_hex(4), track.project, name)
+    folder.write_json(IDENTITY_FILE, asdict(fresh))
+    return fresh
+
+
+def _stored(folder: RunDir) -> Identity | None:
+    """None if the file is missing or damaged: tracking under a new id is better than no tracking."""
+    try:
+        found = json.loads((folder.path / IDENTITY_FILE).read_text(encoding="utf-8"))
+        return Identity(str(found["id"]), str(found["project"]), str(found["name"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
