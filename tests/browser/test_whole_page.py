@@ -173,7 +173,7 @@ def test_a_large_run_stays_small_and_opens_at_once(open_page: OpenPage, tmp_path
     expect(page.locator("#left-out details")).to_contain_text(f"left out to limit the size of the page{left_out}")
     assert re.search(r"\d+ of 48 prompts fit on the page", told)
     shown = int(told.split()[0])
-    expect(page.locator("#page-told")).to_contain_text(f"of {shown}")
+    expect(page.locator("#page-range")).to_contain_text(f"of {shown}")
 
 
 def test_two_runs_side_by_side(open_page: OpenPage, report: Path, tmp_path: Path) -> None:
