@@ -1,4 +1,4 @@
-"""Token-level credit for RLVR: rollouts in, one number per token out. The flat public API, loaded on first use."""
+"""Token-level credit for RLVR: rollouts in, one number per token out. This is the public API; each name is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Importing the package loads no torch, so that the command answers at once."""
+    """Import a public name on first use: importing the package loads no torch, so `tokencredit -h` starts fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'tokencredit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

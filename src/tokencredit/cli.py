@@ -1,4 +1,4 @@
-"""The `tokencredit` command: find the subcommand, load only that, turn mistakes into words and exit codes."""
+"""The `tokencredit` command: import only the requested subcommand, and turn errors into messages and exit codes."""
 
 import os
 import sys
@@ -8,28 +8,28 @@ from tokencredit.errors import EXIT_BAD_INPUT, EXIT_GUARD, EXIT_OK, EXIT_STORAGE
 from tokencredit.text import suggest
 
 COMMANDS = {
-    "train": "train a policy with token-level credit; with no argument, the embedded default",
-    "sft": "warm a policy up on a task's own demonstrations, before `train`",
-    "compare": "train recipes side by side over seeds and tell what their differences are worth",
-    "evaluate": "measure a model on a task, and whether the task suits it",
-    "chat": "talk to a model, or put problems to a run as its task did",
-    "export": "write a run's best model as a folder to hand on, with a model card",
-    "recipes": "list every recipe; `recipes NAME` shows one in full",
-    "report": "turn a run, or several side by side, into one HTML page",
-    "show": "print the token view of a run in colour",
-    "diagnose": "find what an update did to every token, of a run or of any trainer's rollouts",
-    "replay": "take the step again that a guard refused, from what it dumped",
-    "credit": "assign credit to rollouts from a file",
-    "convert": "turn TRL's or verl's logged rollouts into a rollout file",
-    "audit": "tell whether opposing updates on shared tokens cancel, recipe by recipe",
-    "doctor": "show versions, devices and extras",
-    "bench": "measure: `bench speed`, `bench microscope`, `bench credit`",
+    "train": "train a policy with token-level credit (no argument: the default run)",
+    "sft": "fine-tune a policy on a task's demonstrations before `train`",
+    "compare": "compare recipes over seeds, with confidence intervals",
+    "evaluate": "measure a model on a task: accuracy, pass@k, suitability for RL",
+    "chat": "chat with a model or with the policy of a run",
+    "export": "export the best checkpoint of a run, with a model card",
+    "recipes": "list all recipes, or show one in detail (`recipes NAME`)",
+    "report": "write an HTML report of one run or several",
+    "show": "print the tokens of a run, coloured by credit",
+    "diagnose": "measure what an update did to each token, for any trainer's rollouts",
+    "replay": "repeat a training step that a guard refused, from its dump",
+    "credit": "assign credit to the rollouts in a file",
+    "convert": "convert rollouts logged by TRL or verl to a rollout file",
+    "audit": "check whether a recipe's updates on shared tokens cancel",
+    "doctor": "show versions, devices and installed extras",
+    "bench": "run a benchmark: `bench speed`, `bench microscope` or `bench credit`",
 }
 
 IN_THE_LAB = frozenset({"compare", "bench"})
-"""Commands that measure methods instead of training with them."""
+"""Commands that measure methods; they live in `tokencredit.lab.commands`."""
 
-USAGE = "usage: tokencredit COMMAND [OPTIONS]\n\n{}\n\nEach command answers -h."
+USAGE = "usage: tokencredit COMMAND [OPTIONS]\n\n{}\n\nOptions of a command: tokencredit COMMAND -h"
 
 
 def _help() -> str:
@@ -37,7 +37,7 @@ def _help() -> str:
 
 
 def run(arguments: list[str]) -> int:
-    """Dispatch one command line; returns the exit code."""
+    """Run one command line and return its exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return EXIT_OK
@@ -54,32 +54,32 @@ def run(arguments: list[str]) -> int:
     return import_module(f"{package}.{name}").run(rest)
 
 
-def _complain(problem: Exception, how: str = "") -> None:
-    """A message may quote a file or a model; what it quotes must not steer the terminal."""
+def _print_error(problem: Exception, prefix: str = "") -> None:
+    """Print a sanitized message: it may quote a file or a model, and the quote must not control the terminal."""
     from tokencredit.text import sanitize
 
-    said = "\n".join(sanitize(line) for line in str(problem).split("\n"))
-    print(f"tokencredit: {how}{said}", file=sys.stderr)
+    message = "\n".join(sanitize(line) for line in str(problem).split("\n"))
+    print(f"tokencredit: {prefix}{message}", file=sys.stderr)
 
 
 def main() -> None:
-    # pydantic would add a web address to every message it writes.
+    # Without this, pydantic adds a web address to every message.
     os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")
     try:
         code = run(sys.argv[1:])
     except ConfigError as problem:
-        _complain(problem)
+        _print_error(problem)
         code = EXIT_BAD_INPUT
     except GuardError as problem:
-        _complain(problem, "stopped: ")
+        _print_error(problem, "stopped: ")
         code = EXIT_GUARD
     except StorageError as problem:
-        _complain(problem, "stopped: ")
+        _print_error(problem, "stopped: ")
         code = EXIT_STORAGE
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        # Whoever read our output has left; python would complain again while closing it.
+        # The reader of our output has closed the pipe; without this, Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     sys.exit(code)

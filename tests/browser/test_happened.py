@@ -44,8 +44,8 @@ def cells(page: Page) -> list[list[str]]:
 def test_one_row_per_event_and_many_of_a_kind_fold(open_page: OpenPage, eventful: Path) -> None:
     page = open_page(eventful)
     page.locator("nav a", has_text="Events").click()
-    expect(page.locator("#happened h2")).to_have_text("What happened")
-    expect(page.locator("#happened h2")).to_be_in_viewport()
+    expect(page.locator("#events h2")).to_have_text("Events")
+    expect(page.locator("#events h2")).to_be_in_viewport()
     found = cells(page)
     assert [row[:2] for row in found] == [
         ["0", "gold answers"],
@@ -55,26 +55,26 @@ def test_one_row_per_event_and_many_of_a_kind_fold(open_page: OpenPage, eventful
         ["15", "warning"],
         ["18", "damaged checkpoint"],
     ]
-    assert found[1][2] == "first 3 of 64 had no verdict. last 14 of 64 had no verdict. 102 × too slow one by one"
+    assert found[1][2] == "first 3 of 64 had no verdict. last 14 of 64 had no verdict. 102 × too slow single events"
     assert found[2][2] == "The loss of 2 responses is not finite. stage loss rows 12, 13 dump d/7.pt"
     assert page.locator(".single li").first.is_hidden()
-    page.locator("#happened summary").click()
+    page.locator("#events summary").click()
     assert page.locator(".single li").count() == 12
     expect(page.locator(".single li").last).to_contain_text(
         "14 of 64 had no verdict.21.9\u202f% of the batch14 × too slow", use_inner_text=False
     )
-    expect(page.locator(".resumed")).to_have_text("Continued after step 16, with steps 16 → 20.")
+    expect(page.locator(".resumed")).to_have_text("Resumed after step 16, with steps 16 → 20.")
 
 
 def test_foreign_code_and_how_to_continue_stand_above_the_numbers(open_page: OpenPage, eventful: Path) -> None:
     page = open_page(eventful)
     notices = page.locator(".notices li")
     expect(notices.nth(0)).to_contain_text("Code shipped with the model was executed")
-    expect(notices.nth(1)).to_have_text("Unless it is still running, continue it with: tokencredit train --resume eventful")
+    expect(notices.nth(1)).to_have_text("If this run is not running any more, resume it with: tokencredit train --resume eventful")
     borders = notices.evaluate_all("items => items.map((item) => getComputedStyle(item).borderLeftColor)")
     assert len(set(borders)) == 2
     tops = page.evaluate(
-        "['.notices', '.headline', '#happened', '#curves'].map((one) => document.querySelector(one).getBoundingClientRect().top)"
+        "['.notices', '.headline', '#events', '#curves'].map((one) => document.querySelector(one).getBoundingClientRect().top)"
     )
     assert tops == sorted(tops)
     expect(notices.nth(0)).to_be_in_viewport()
@@ -89,5 +89,5 @@ def test_events_fit_a_narrow_page(open_page: OpenPage, eventful: Path) -> None:
 
 def test_a_quiet_run_has_no_word_of_it(open_page: OpenPage, report: Path) -> None:
     page = open_page(report)
-    assert page.locator("#happened, .notices, nav a[href='#happened']").count() == 0
+    assert page.locator("#events, .notices, nav a[href='#events']").count() == 0
     assert page.locator("nav a[href='#tokens']").count() == 1

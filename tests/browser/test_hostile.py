@@ -117,8 +117,8 @@ def test_tokens_are_shown_as_they_are_spelled_and_the_view_still_works(open_page
     cards = page.locator("#finding-cards .finding").evaluate_all("cards => cards.map((card) => card.querySelector('h3').textContent)")
     assert "constructor" in cards
     assert len(cards) == 5
-    page.locator("#happened details summary").first.click()
-    assert page.locator("#happened .single li").count() == 5
+    page.locator("#events details summary").first.click()
+    assert page.locator("#events .single li").count() == 5
     assert page.evaluate("window.pwned") is None
 
 

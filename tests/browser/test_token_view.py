@@ -123,7 +123,7 @@ def test_pages_of_prompts(open_page: OpenPage, report: Path) -> None:
     page.locator("#page-on").click()
     assert groups(page) == [4, 5, 6, 7]
     assert page.locator("#page-on").is_disabled()
-    expect(page.locator("#page-told")).to_have_text("prompts 5–8 of 8")
+    expect(page.locator("#page-range")).to_have_text("prompts 5–8 of 8")
 
 
 def test_steps_are_parsed_when_chosen_and_show_their_own_tokens(open_page: OpenPage, report: Path) -> None:
@@ -206,15 +206,15 @@ def test_pointing_shows_all_numbers_of_the_token(open_page: OpenPage, report: Pa
     assert detail.locator("dt", has_text="cancels").count() == 2
     credit, change = packed["tokens"]["credit"][6], packed["evidence"]["change_step"][1][6]
     assert float(told["credit"].replace("−", "-")) == pytest.approx(credit, abs=5e-3)
-    assert float(told["measured, whole"].replace("−", "-")) == pytest.approx(change, rel=0.05, abs=1e-3)
+    assert float(told["measured, all steps"].replace("−", "-")) == pytest.approx(change, rel=0.05, abs=1e-3)
     for label in (
-        "predicted, first",
-        "KL here",
-        "itself",
-        "the same token",
+        "predicted, first step",
+        "KL at this token",
+        "this token",
+        "same token elsewhere",
         "other tokens",
         "positive, batch",
-        "negative, own step",
+        "negative, optimizer step",
         "entropy",
     ):
         assert label in told

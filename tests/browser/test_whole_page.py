@@ -33,7 +33,9 @@ def test_findings_are_drawn_from_their_tables(open_page: OpenPage, report: Path)
     framed = matrix.locator(".flip").all_text_contents()
     assert len(framed) == 2
     assert all(re.fullmatch(r"\d+\.\d\u202f%flip", cell) for cell in framed)
-    expect(page.locator("[data-finding=flips] .asks")).to_have_text("Does a token move the way its response's advantage points?")
+    expect(page.locator("[data-finding=flips] .question")).to_have_text(
+        "Does the log-prob of each token move in the direction of its advantage?"
+    )
     expect(page.locator("[data-finding=flips] .fine")).to_have_text("A token that moved by no more than 1e−4 nats counts as unmoved.")
     assert all(cell == "42.0\u202f%" for cell in matrix.locator("td:nth-child(3)").all_text_contents())
     tiles = page.locator("[data-finding=flips] .tile-value").all_text_contents()
@@ -59,7 +61,7 @@ def test_a_finding_no_page_knows_is_shown_with_its_numbers_and_tables(open_page:
 
 
 def test_the_lead_says_how_much_was_looked_at_and_how(open_page: OpenPage, report: Path) -> None:
-    expect(open_page(report).locator("#findings-told")).to_contain_text(
+    expect(open_page(report).locator("#findings-lead")).to_contain_text(
         "predicted by jvp (forward-mode differentiation). Predictions cover 2 of 8 prompts."
     )
 
@@ -99,7 +101,7 @@ def test_the_plan_has_a_dot_for_every_response(open_page: OpenPage, report: Path
     right = page.locator("#view .response.right").count()
     page.locator("#page-on").click()
     assert page.locator("#plan-grid .plan-right").count() == right + page.locator("#view .response.right").count()
-    expect(page.locator("#plan-grid")).to_contain_text("Batching is shuffled.")
+    expect(page.locator("#plan-grid")).to_contain_text("Batching: shuffled.")
 
 
 def test_curves_have_a_text_alternative_and_no_colour_of_their_own(open_page: OpenPage, report: Path) -> None:
@@ -168,10 +170,10 @@ def test_a_large_run_stays_small_and_opens_at_once(open_page: OpenPage, tmp_path
     told = page.locator("#left-out").text_content() or ""
     assert f"{8 - len(steps)} step" in told
     left_out = ", ".join(str(step) for step in range(1, 9) if step not in steps)
-    expect(page.locator("#left-out details")).to_contain_text(f"left out to keep the page small{left_out}")
+    expect(page.locator("#left-out details")).to_contain_text(f"left out to limit the size of the page{left_out}")
     assert re.search(r"\d+ of 48 prompts fit on the page", told)
     shown = int(told.split()[0])
-    expect(page.locator("#page-told")).to_contain_text(f"of {shown}")
+    expect(page.locator("#page-range")).to_contain_text(f"of {shown}")
 
 
 def test_two_runs_side_by_side(open_page: OpenPage, report: Path, tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def setting(folder: Path, name: str) -> str:
 def test_the_report_says_what_auto_came_to(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(small_config(steps=1, sampler="plain"), folder)
-    assert setting(folder, "passes") == "auto; here padded: the model is not on a GPU"
+    assert setting(folder, "passes") == "auto; chosen: padded (the model is not on a GPU)"
     assert setting(folder, "sampler") == "plain"
     (folder / "resumes.jsonl").write_text('{"step": 1, "ways": {"passes": {"taken": "packed", "why": "a better\\u001b machine"}}}\n')
-    assert setting(folder, "passes").startswith("auto; here packed: a better")
+    assert setting(folder, "passes").startswith("auto; chosen: packed (a better")
     assert "\x1b" not in setting(folder, "passes")
     for odd in ("[]", '{"passes": "packed"}', '{"passes": {"taken": 1}}'):
         (folder / "resumes.jsonl").write_text(f'{{"step": 1, "ways": {odd}}}\n')

@@ -38,7 +38,7 @@ MISTAKES = {
     "model of another task": (["train", "--model", "cotadd"], "model 'cotadd' has no tokens for prompts of task 'steps'"),
     "recipe against a file's stages": (
         ["train", "stages.toml", "--recipe", "grpo"],
-        "stages.toml is a dapo run and spells out credit, which --recipe grpo would not replace",
+        "stages.toml has recipe dapo and sets credit, which --recipe grpo would not replace",
     ),
     "recipe that is a list": (["train", "list.toml"], "recipe ['delta'] is not known"),
     "NaN": (["train", "--optimizer.learning-rate", "nan"], "Input should be a finite number"),

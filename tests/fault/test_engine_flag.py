@@ -88,7 +88,7 @@ def test_the_engine_is_written_down_and_read_back(tmp_path: Path) -> None:
 def test_a_step_of_another_engines_run_cannot_be_taken_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text(to_toml(resolve([{"engine": "trl"}])))
-    words = "run run was trained by trl, whose steps cannot be taken again here; use --model with one of its checkpoints and --rollouts"
+    words = "run run was trained by trl, whose steps cannot be repeated here; use --model with one of its checkpoints and --rollouts"
     assert_refused(["diagnose", "run", "--step", "1"], words, tmp_path)
 
 

@@ -240,7 +240,7 @@ RUNS: dict[str, tuple[str, Callable[[Path], None], str]] = {
         put(2, "step_right", value=[]),
         "step_right of line 3 is [], not true or false",
     ),
-    "a token twice": ("tokens/step-000003.jsonl", edited(lambda rows: rows.append(rows[0])), "a token is in it twice"),
+    "a token twice": ("tokens/step-000003.jsonl", edited(lambda rows: rows.append(rows[0])), "a token occurs twice"),
     "evidence of a list": ("findings/step-000003.jsonl", put(0, "position", value=[0]), "position of line 1 is [0], not a whole number"),
 }
 

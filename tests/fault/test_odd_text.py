@@ -216,7 +216,7 @@ def test_an_answer_of_100_000_characters(tmp_path: Path) -> None:
     assert responses(tokens)[0] == "0123456789" * 10_000 + "<eos>"
     page = render([run])
     assert len(page.encode()) < 5_000_000
-    assert '"whole":[100001,2]' in page or '"whole":[2,100001]' in page
+    assert '"length":[100001,2]' in page or '"length":[2,100001]' in page
     assert time.monotonic() - began < 120
 
 

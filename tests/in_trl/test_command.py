@@ -153,7 +153,7 @@ def test_report_and_show_work(by_trl: Path, tmp_path: Path, capsys: pytest.Captu
 def test_what_a_person_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["train", "--engine", "trl", "--out", str(tmp_path / "run"), "--no-report", *FLAGS, "--steps", "1"]) == 0
     said = capsys.readouterr().out
-    for words in ("looks at what an update did (diagnose) are the local engine's", "Held-out before: greedy", "step    1  reward"):
+    for words in ("(diagnose) needs the local engine", "Held-out accuracy before training: greedy", "step    1  reward"):
         assert said.count(words) == 1, words
     for words in ("held-out accuracy, 16 problems", "24 rollouts in", "coloured by the credit"):
         assert words in said
@@ -377,7 +377,7 @@ def test_two_processes_make_one_run(by_local: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["001-delta"]
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert done.stdout.count("Held-out before") == done.stdout.count("held-out accuracy") == 1
+    assert done.stdout.count("Held-out accuracy before") == done.stdout.count("held-out accuracy") == 1
     folder = tmp_path / "runs" / "001-delta"
     told = rows(folder)
     assert [row["step"] for row in told] == [1, 2]

@@ -249,7 +249,7 @@ def test_without_a_model_both_regimes_are_measured() -> None:
         (["--sampling.prompts", "4"], "sampling.prompts is 4, which bench credit does not read"),
         (["--max-tokens", "20"], "max-tokens is 20 but one response may take 48"),
         (["--json", "found.txt"], "json found.txt ends in '.txt'"),
-        (["--html", "nowhere/found.html"], "lies in no folder"),
+        (["--html", "nowhere/found.html"], "does not exist"),
         (["--task", "guess"], "converses in turns"),
     ],
 )

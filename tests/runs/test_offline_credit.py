@@ -191,6 +191,6 @@ def test_the_command_without_a_model_tells_classes_apart(tmp_path: Path) -> None
     assert "coefficient of open: 1 to 1, mean 1" in done.stdout
     assert "positive advantage: 2 tokens, mean |credit| 0.5" in done.stdout
     assert "negative advantage: 2 tokens, mean |credit| 0.25" in done.stdout
-    assert "advantage here and in the file differ by 1 on average, 1.5 at most" in done.stdout
-    assert "give --out FILE" in done.stdout
+    assert "advantages computed here and in the file differ by 1 on average, by 1.5 at most" in done.stdout
+    assert "to save one row per token: --out FILE" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half.toml", "r.jsonl"]

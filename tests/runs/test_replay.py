@@ -19,7 +19,7 @@ def read_findings(folder: Path, step: int) -> dict:
     return json.loads((folder / "findings" / f"step-{step:06}.json").read_text())
 
 
-@pytest.mark.parametrize(("keep_every", "start"), [(0, "the base"), (2, "checkpoint step-000004")])
+@pytest.mark.parametrize(("keep_every", "start"), [(0, "the base model"), (2, "checkpoint step-000004")])
 def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, start: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(small_config(steps=6, diagnose=LOOKS, keep_every=keep_every, save_every=0, evaluation={"every": 0}), folder)
@@ -29,7 +29,7 @@ def test_a_step_taken_again_finds_the_same_to_the_byte(keep_every: int, start: s
         (folder / name).unlink()
     said = tokencredit("diagnose", str(folder), "--step", "6", cwd=tmp_path)
     assert said.returncode == 0, said.stderr
-    assert f"Step 6 taken again from {start}; its plan is the one the run wrote down." in said.stdout
+    assert f"Step 6 repeated from {start}; its plan is the recorded plan." in said.stdout
     assert {name: (folder / name).read_bytes() for name in stored} == stored
 
 
@@ -66,7 +66,7 @@ def test_only_what_is_asked_for_and_nothing_overwritten(tmp_path: Path) -> None:
     before = files_of(tmp_path / "run")
     refused = tokencredit("diagnose", str(tmp_path / "run"), "--only", "flips,tax", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "is there already; replace it with --force, or write elsewhere with --out" in refused.stderr
+    assert "already exists; replace it with --force, or write to another folder with --out" in refused.stderr
     elsewhere = tokencredit("diagnose", str(tmp_path / "run"), "--only", "flips,tax", "--out", "other", cwd=tmp_path)
     assert elsewhere.returncode == 0, elsewhere.stderr
     assert [finding["name"] for finding in read_findings(tmp_path / "other", 1)["findings"]] == ["flips", "tax"]
@@ -83,7 +83,7 @@ def test_a_step_with_another_plan_leaves_the_run_s_files_alone(tmp_path: Path) -
     before = files_of(folder)
     refused = tokencredit("diagnose", str(folder), "--step", "2", "--force", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "has another plan than the run wrote down" in refused.stderr
+    assert "has another plan than the run recorded" in refused.stderr
     assert files_of(folder) == before
     told = tokencredit("diagnose", str(folder), "--step", "2", "--out", "there", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
@@ -102,7 +102,7 @@ def test_a_folder_holds_several_diagnoses_and_nothing_else_is_taken_for_one(tmp_
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("dear")
     refused = tokencredit("diagnose", str(folder), "--step", "3", "--out", "other", cwd=tmp_path)
-    assert "holds something that is no diagnosis" in refused.stderr
+    assert "holds something that is not a diagnosis" in refused.stderr
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.tex"]
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_sampled_for_findings_that_were_not_asked_for(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert read_findings(folder, 1)["rollouts_used"] == 0
     refused = tokencredit("diagnose", str(folder), "--only", "value", "--force", cwd=tmp_path)
-    assert "allow some with --value-budget" in refused.stderr
+    assert "set their number with --value-budget" in refused.stderr
 
 
 def test_what_a_crash_left_half_written_is_no_step(tmp_path: Path) -> None:
@@ -133,11 +133,11 @@ def test_what_a_crash_left_half_written_is_no_step(tmp_path: Path) -> None:
     [
         ([], "nothing to diagnose: give a run folder, or --model DIR and --rollouts FILE"),
         (["nowhere"], "run nowhere is not a run folder: it has no config.toml"),
-        (["nowhere", "--only", "flops"], "only names 'flops', which is no finding; did you mean 'flips'?"),
+        (["nowhere", "--only", "flops"], "only names 'flops', which is not a finding; did you mean 'flips'?"),
         (["nowhere", "--recipe", "dapo", "--learning-rate", "1"], "leave out --recipe, --learning-rate"),
         (["--model", "steps-shift"], "nothing to diagnose"),
-        (["--model", "steps-shift", "--rollouts", "x.parquet", "--value-budget", "100"], "needs a task to grade them"),
-        (["--model", "steps-shift", "--rollouts", "x.parquet", "--only", "value"], "needs a task to grade"),
+        (["--model", "steps-shift", "--rollouts", "x.parquet", "--value-budget", "100"], "samples responses that a task must grade"),
+        (["--model", "steps-shift", "--rollouts", "x.parquet", "--only", "value"], "samples responses that a task must grade"),
         (["--model", "steps-shift", "--rollouts", "x.parquet"], "x.parquet"),
     ],
 )
@@ -187,7 +187,7 @@ def test_looking_at_rollouts_leaves_the_model_s_folder_alone(tmp_path: Path) -> 
 
 def test_a_note_is_printed_as_text_whatever_it_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A class of a rollout file may look like a mark of the library that prints."""
-    from tokencredit.commands.diagnose import _tell
+    from tokencredit.commands.diagnose import _print_findings
 
-    _tell({"step": 1, "rollouts_used": 0, "findings": [{"name": "effect", "note": "Not so for class [/bold] (0.10)."}]}, tmp_path)
+    _print_findings({"step": 1, "rollouts_used": 0, "findings": [{"name": "effect", "note": "Not so for class [/bold] (0.10)."}]}, tmp_path)
     assert "Not so for class [/bold] (0.10)." in capsys.readouterr().out

@@ -22,8 +22,8 @@ from tokencredit.config.resume import accepted_changes
 from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.trackers import TRACKERS, Tracked
-from tokencredit.trackers.callback import Tracking, identify, numbers_in
+from tokencredit.trackers import TRACKERS, TrackedRun
+from tokencredit.trackers.callback import TrackerCallback, identify, numbers_in
 from tokencredit.trainer.evaluate import Accuracy
 from tokencredit.trainer.loop import train
 from tokencredit.trainer.signals import StopSignal
@@ -33,9 +33,9 @@ BEFORE = Accuracy(greedy=0.25, sampled=0.5, pass_at_k=0.75, k=2, mixed_groups=0.
 
 
 def tracked_run(config: TrainConfig, folder: Path, inner: Silent, *, resume: bool = False) -> None:
-    with Tracking(config, folder, inner) as tracking:
+    with TrackerCallback(config, folder, inner) as tracking:
         outcome = train(config, folder, tracking, StopSignal(), resume=resume)
-        tracking.concluded(outcome.result)
+        tracking.log_result(outcome.result)
 
 
 class Listening(Silent):
@@ -54,7 +54,7 @@ class Recorded:
     failing: ClassVar[str] = ""
     next_step: int = 0
 
-    def __init__(self, run: Tracked) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         self.run, self.calls = run, list[tuple[Any, ...]]()
         self.made.append(self)
         self._note("open")
@@ -195,7 +195,7 @@ def test_one_that_fails_is_left_out_and_the_run_is_the_same(
     monkeypatch.setattr(Recorded, "failing", failing)
     inner = Listening()
     tracked_run(small_config(steps=2, track={"to": ["wandb", "tensorboard"]}), tmp_path / "run", inner)
-    said = f"wandb fails and is told no more of this run: {failing}: no route to host"
+    said = f"tracker wandb raised an error and gets no more of this run: {failing}: no route to host"
     assert inner.heard == [({"open": 0, "log": 0}.get(failing, 2), "warning", said)]
     assert [call[0] for call in recorded.made[0].calls].count(failing) == 1
     assert recorded.made[0].calls[-1][0] == failing
@@ -212,13 +212,13 @@ def _beside_tracking(folder: Path) -> dict[str, bytes]:
 
 def test_what_a_tracker_is_told(tmp_path: Path, recorded: type[Recorded]) -> None:
     config, inner = small_config(track={"to": ["wandb"], "name": "mine"}), Listening()
-    with Tracking(config, tmp_path, inner) as tracking:
+    with TrackerCallback(config, tmp_path, inner) as tracking:
         tracking.on_event(0, "gold", "2 of 9 gold answers are not graded right and are not asked: line 3 of 'x': the answer 'secret'")
         assert not recorded.made
         tracking.on_train_begin(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
         tracking.on_step_end({"step": 1, "loss": 0.5, "tokens": 7, "refused": True, "words": "no number"}, 1.5)
         tracking.on_event(1, "warning", "entropy is 0.01: below guard.entropy_share")
-        tracking.concluded({"recipe": "delta", "steps": 4, "after": {"greedy": 1.0}})
+        tracking.log_result({"recipe": "delta", "steps": 4, "after": {"greedy": 1.0}})
     (tracker,) = recorded.made
     assert tracker.calls == [
         ("open",),
@@ -245,7 +245,7 @@ def test_a_tracker_is_told_what_it_does_not_have_and_nothing_twice(
     for step in (1, 2, 3):
         folder.append("metrics.jsonl", {"step": step, "loss": step / 2})
         folder.append("timing.jsonl", {"step": step, "seconds": {"sample": 1.0, "update": step}})
-    with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent()) as tracking:
+    with TrackerCallback(small_config(track={"to": ["wandb"]}), tmp_path, Silent()) as tracking:
         tracking.on_train_begin(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
         tracking.on_step_end({"step": 3, "loss": 1.5}, 4.0)
     before = {f"held_out/{name}": value for name, value in BEFORE.to_json().items()}
@@ -255,7 +255,7 @@ def test_a_tracker_is_told_what_it_does_not_have_and_nothing_twice(
 
 def test_a_run_that_a_guard_stopped_says_why(tmp_path: Path, recorded: type[Recorded]) -> None:
     why = GuardError("30.0 % of the responses could not be graded: the answer 'secret' (9); that is more than guard.ungraded_share allows")
-    tracking = Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent())
+    tracking = TrackerCallback(small_config(track={"to": ["wandb"]}), tmp_path, Silent())
     tracking.on_train_begin(None, BEFORE, 2)  # pyright: ignore[reportArgumentType]
     tracking.__exit__(GuardError, why, None)
     assert recorded.made[0].calls[-2:] == [("note", 2, "stopped", "30.0 % of the responses could not be graded"), ("close", False)]
@@ -264,7 +264,7 @@ def test_a_run_that_a_guard_stopped_says_why(tmp_path: Path, recorded: type[Reco
 def test_one_that_fails_at_an_event_hears_no_more(tmp_path: Path, recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorded, "failing", "note")
     inner = Listening()
-    with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, inner) as tracking:
+    with TrackerCallback(small_config(track={"to": ["wandb"]}), tmp_path, inner) as tracking:
         tracking.on_train_begin(None, BEFORE, 3)  # pyright: ignore[reportArgumentType]
         tracking.on_event(3, "damaged", "checkpoint step-000004 was passed over")
         tracking.on_step_end({"step": 4, "loss": 1.0}, 1.0)
@@ -288,7 +288,7 @@ def test_the_command_tracks_and_a_resume_may_add_and_leave_out(tmp_path: Path) -
 
 
 def test_only_one_of_several_processes_tracks(tmp_path: Path, recorded: type[Recorded]) -> None:
-    with Tracking(small_config(track={"to": ["wandb"]}), tmp_path, Silent(), active=False) as tracking:
+    with TrackerCallback(small_config(track={"to": ["wandb"]}), tmp_path, Silent(), active=False) as tracking:
         tracking.on_train_begin(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
         tracking.on_step_end({"step": 1}, 1.0)
     assert not recorded.made

@@ -66,7 +66,7 @@ def test_the_card_tells_what_was_done(trained: Path, exported: Path) -> None:
             assert f"{100 * result[when][kind]:.1f}\u202f%" in text
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     best = result["best_step"]
-    assert f"The weights are those after training step {best}, the best of those evaluated." in text
+    assert f"The weights are those after training step {best}, which had the best evaluation." in text
     assert f"were right in {100 * rows[best - 1]['held_out/sampled']:.1f}\u202f% of samples for 16 held-out problems" in text
     for words in (
         "| seed | 3 |",
@@ -106,7 +106,7 @@ def test_export_writes_the_same_elsewhere_and_never_over_something(trained: Path
 def test_a_run_without_a_checkpoint_has_no_model(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "bare" / "checkpoints").mkdir(parents=True)
     (tmp_path / "bare" / "config.toml").write_bytes((trained / "config.toml").read_bytes())
-    assert_refused(["export", "bare"], "has no whole checkpoint", tmp_path)
+    assert_refused(["export", "bare"], "has no complete checkpoint", tmp_path)
 
 
 def test_files_are_copied_where_they_cannot_be_linked(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_text_of_others_stays_text(trained: Path, tmp_path: Path) -> None:
     kinds = {token.type for top in tokens for token in (top, *(top.children or ()))}
     assert not kinds & {"html_block", "html_inline", "link_open", "image", "hr"}
     headings = [tokens[at + 1].content for at, token in enumerate(tokens) if token.type == "heading_open"]
-    assert headings == ["run", "Accuracy on held-out problems", "Use", "Training", "Recipe", "Data", "Do it again", "Know before use"]
+    assert headings == ["run", "Accuracy on held-out problems", "Use", "Training", "Recipe", "Data", "Reproduce", "Limitations"]
     rows = [token for token in tokens if token.type == "td_open"]
     assert len(rows) == 6 * 5 + 2 * text.count("| `task.") + 2 * 5 + 2
     warned = [token.content for token in tokens if token.type == "inline" and "cell" in token.content and "script" in token.content]

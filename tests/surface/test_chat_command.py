@@ -162,7 +162,7 @@ def test_lines_are_answered_until_the_end_of_them(tmp_path: Path) -> None:
     answer, nonsense, unreadable, again = done.stdout.splitlines()
     assert answer == again
     assert answer.count("=") == 4
-    assert "There is no /nonsense" in nonsense
+    assert "Unknown command /nonsense" in nonsense
     assert "no tokens for 'hello'" in unreadable
     left = typed(f"/quit\n{QUESTION}\n", "steps-shift", cwd=tmp_path)
     assert (left.returncode, left.stdout) == (0, "")

@@ -70,7 +70,7 @@ def test_difficulties_are_compared_and_the_best_is_named(said: Say, tmp_path: Pa
     assert [one["setting"] for one in told["results"]] == ["task.operations=4", "task.operations=9"]
     shares = {one["setting"]: one["mixed"]["value"] for one in told["results"]}
     assert told["best"] == max(shares, key=lambda name: shares[name]) == "task.operations=4"
-    assert "Most is to be learned at task.operations=4" in shown
+    assert "The most informative setting is task.operations=4" in shown
     alone = json.loads(said("steps-shift", *QUICK, "--task.operations", "9", "--json", "-"))
     assert alone["results"][0]["pass_at"] == told["results"][1]["pass_at"]
 
@@ -106,16 +106,16 @@ def test_a_folder_cannot_allow_code_by_itself(trained: Path, tmp_path: Path) -> 
     (foreign / "checkpoints").mkdir(parents=True)
     text = (trained / "config.toml").read_text().replace("trust_remote_code = false", "trust_remote_code = true")
     (foreign / "config.toml").write_text(text)
-    assert parse_evaluate([str(trained)])[1].asked.trust_remote_code is False
-    assert parse_evaluate([str(foreign)])[1].asked.trust_remote_code is False
-    assert parse_evaluate([str(foreign), "--trust-remote-code"])[1].asked.trust_remote_code is True
+    assert parse_evaluate([str(trained)])[1].config.trust_remote_code is False
+    assert parse_evaluate([str(foreign)])[1].config.trust_remote_code is False
+    assert parse_evaluate([str(foreign), "--trust-remote-code"])[1].config.trust_remote_code is True
     head = text[: text.index("[task]")]
     (foreign / "config.toml").write_text(head + '[task]\ntype = "code"\npath = "rows.jsonl"\nallow_code_execution = true\n')
-    assert parse_evaluate([str(foreign)])[1].asked.task.allow_code_execution is False  # pyright: ignore
+    assert parse_evaluate([str(foreign)])[1].config.task.allow_code_execution is False  # pyright: ignore
     (foreign / "config.toml").write_text(head + '[task]\ntype = "own"\npath = "evil.py:Task"\n')
-    with pytest.raises(ConfigError, match=r"somebody's own, which is code, 'evil.py:Task'"):
+    with pytest.raises(ConfigError, match=r"custom task, which runs code, 'evil.py:Task'"):
         parse_evaluate([str(foreign)])
-    assert parse_evaluate([str(foreign), "--task", "own:mine.py:Task"])[1].asked.task.path == "mine.py:Task"  # pyright: ignore
+    assert parse_evaluate([str(foreign), "--task", "own:mine.py:Task"])[1].config.task.path == "mine.py:Task"  # pyright: ignore
 
 
 def test_config_files_are_laid_under_the_flags(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_rules_of_training_do_not_bind_an_evaluation(trained: Path, tmp_path: Pa
     ("arguments", "words"),
     [
         ([], "evaluate needs a model first"),
-        (["steps-shift", "steps-sharpen"], "is no config file"),
+        (["steps-shift", "steps-sharpen"], "is not a config file"),
         (["steps-shfit"], "did you mean 'steps-shift'"),
         (["steps-shift", "--samples", "0"], "samples"),
         (["steps-shift", "--task", "stepz"], "did you mean 'steps'"),
@@ -144,8 +144,8 @@ def test_rules_of_training_do_not_bind_an_evaluation(trained: Path, tmp_path: Pa
         (["steps-shift", "--vary", "task.operations=3,many"], "vary: task.operations is 'many'"),
         (["steps-shift", "--vary", "task.operations=3,99"], "vary: task.operations is 99"),
         (["steps-shift", "--vary", "task.digits=1,2"], "task.digits is not a setting"),
-        (["steps-shift", "--sampling.prompts", "4"], "--problems says how many are asked"),
-        (["steps-shift", "--json", "no/such/folder.json"], "lies in no folder"),
+        (["steps-shift", "--sampling.prompts", "4"], "use --problems instead"),
+        (["steps-shift", "--json", "no/such/folder.json"], "no/such does not exist"),
         (["steps-shift", "--json", "found.txt"], "must end in .json"),
         (["steps-shift", "--responses", "said.txt"], "must end in .parquet or .jsonl"),
         (["steps-shift", "--task", "jsonl:missing.jsonl"], "missing.jsonl"),

@@ -91,7 +91,7 @@ def test_a_recipe_in_full(name: str, tmp_path: Path) -> None:
             assert field == "type" or field in said
     for words in (*entry.origins.values(), *entry.caveats):
         assert words in said
-    assert ("each prompt is asked once" in said) == entry.asks_once
+    assert ("one response per prompt" in said) == entry.asks_once
     assert ("optimizer: steps_per_batch 8," in said) == (name == "right-once")
 
 

@@ -188,7 +188,7 @@ def test_what_is_chosen_stays_in_the_budget_and_keeps_first_and_last(folder: Pat
     assert sorted([*shown.about, *shown.left_out]) == [1, 10, 20]
     assert bool(shown.some_prompts) == (budget < 1_000_000)
     responses = json.loads(shown.tokens[20])["responses"]
-    assert (responses["whole"] != responses["count"]) == (budget == 60_000)
+    assert (responses["length"] != responses["count"]) == (budget == 60_000)
 
 
 def test_blocks_hold_every_number_rounded_and_in_its_place(folder: Path) -> None:
@@ -224,9 +224,9 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     assert re.search(r"Not finished:</strong> 20 of 20 training steps so far", page)
     assert "step 5" in page
     for checkpoint, words in (
-        ("damaged-step-000010", "begin it again (it has no checkpoint yet) with:"),
-        ("step-000010.partial", "begin it again (it has no checkpoint yet) with:"),
-        ("step-000010", "Unless it is still running, continue it with:"),
+        ("damaged-step-000010", "restart it (it has no checkpoint yet) with:"),
+        ("step-000010.partial", "restart it (it has no checkpoint yet) with:"),
+        ("step-000010", "If this run is not running any more, resume it with:"),
     ):
         (tmp_path / "run" / "checkpoints" / checkpoint).mkdir(parents=True)
         page = render([Run(tmp_path / "run")])
@@ -311,7 +311,7 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_without_the_chart_libraries_the_page_says_so(folder: Path, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     without = render([Run(folder)])
-    assert "Charts are left out" in without
+    assert "No charts" in without
     assert 'class="chart"' not in without
     assert page.count('class="chart"') >= 8
     assert "25.0 % at step 0, 95.0 % at step 20" in without
@@ -414,8 +414,8 @@ def test_show_hides_nothing_hostile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--step", "7"], "step 7 has no tokens; there is 1, 10, 20"),
-        (["--prompt", "9"], "prompt 9 is not at step 20; there is 0-7"),
+        (["--step", "7"], "step 7 has no tokens; steps with tokens: 1, 10, 20"),
+        (["--prompt", "9"], "prompt 9 is not at step 20; prompts there: 0-7"),
     ],
 )
 def test_show_names_what_there_is(folder: Path, flags: list[str], said: str) -> None:
@@ -425,7 +425,7 @@ def test_show_names_what_there_is(folder: Path, flags: list[str], said: str) -> 
 
 def test_show_of_what_was_not_measured(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", looked_at=0)
-    with pytest.raises(ConfigError, match=r"by 'change' was not recorded at step 20; there is credit, coefficient, entropy"):
+    with pytest.raises(ConfigError, match=r"by 'change' was not recorded at step 20; recorded: credit, coefficient, entropy"):
         command(["show", str(folder), "--by", "change"])
 
 
@@ -436,7 +436,7 @@ def test_show_takes_a_prompt_that_has_the_number(tmp_path: Path, capsys: pytest.
     assert choose_prompt(tokens, None, "predicted") in having == {0, 1}
     assert command(["show", str(folder), "--by", "predicted", "--prompt", "5"]) == 0
     said = capsys.readouterr().out
-    assert "No token of prompt 5 has a predicted change of log-prob; there is one at prompt 0-1." in said
+    assert "No token of prompt 5 has a predicted change of log-prob; prompts that have one: 0-1." in said
     assert "+0" not in said.splitlines()[-1]
 
 
@@ -484,6 +484,10 @@ def test_report_writes_into_the_run_folder_or_where_it_is_told(folder: Path, tmp
     assert str(folder / "report.html") in capsys.readouterr().out
     assert command(["report", str(folder), str(folder), "--out", str(tmp_path / "both.html")]) == 0
     assert (tmp_path / "both.html").read_text().count('<option value="') == 2
-    for wrong, said in (([], "no run"), ([str(tmp_path)], "has no config.toml"), ([str(folder), "--out", str(tmp_path)], "is a folder")):
+    for wrong, said in (
+        ([], "no run"),
+        ([str(tmp_path)], "has no config.toml"),
+        ([str(folder), "--out", str(tmp_path)], "is a folder"),
+    ):
         with pytest.raises(ConfigError, match=said):
             command(["report", *wrong])

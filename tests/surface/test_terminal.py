@@ -100,6 +100,6 @@ def test_the_first_lines_of_a_run_show_model_and_folder_as_text() -> None:
     progress.RunProgress(config, Path(f"runs/{HOSTILE}"), console, None)
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
-    assert f"from models/{SHOWN.replace('␀', '')}, " in said
-    assert said.endswith(f"into runs/{SHOWN}\n")
+    assert f"model models/{SHOWN.replace('␀', '')}, " in said
+    assert said.endswith(f"run folder runs/{SHOWN}\n")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said)

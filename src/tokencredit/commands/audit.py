@@ -1,4 +1,4 @@
-"""`tokencredit audit`: recipe x condition, how much of the update on shared tokens fails to cancel, and why."""
+"""`tokencredit audit`: for each recipe and condition, the share of the update on shared tokens that does not cancel, and its causes."""
 
 import json
 import sys
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Does the update on tokens that siblings share cancel? 0: it does, 1: nothing cancels, silent: nothing is sent there."""
+    """Check whether the updates that sibling responses send to their shared tokens cancel.
+
+    0: they cancel. 1: nothing cancels. silent: the shared tokens receive no update.
+    """
 
     recipes: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Recipes by name, or config files (.toml) whose stages are audited; none: every recipe."""
+    """Recipe names, or config files (.toml) whose stages to audit. Default: every recipe."""
     objective: str | None = None
-    """A function of your own, package.module:function, in place of the recipe's objective."""
+    """A custom function, package.module:function, that replaces the objective of the recipe."""
     base: str | None = None
-    """Recipe that gives the other stages when --objective is used; default dapo."""
+    """With --objective: the recipe of the other stages. Default: dapo."""
     aggregation: Literal["token-mean", "sequence-mean", "constant"] | None = None
-    """How the token losses of --objective are averaged, default token-mean; a function that returns one number averages itself."""
+    """With --objective: how its token losses are averaged. Default: token-mean. Ignored if the function returns one number."""
     seed: int = 0
-    """Of the made-up batches."""
+    """Seed of the synthetic batches."""
     json: bool = False
-    """Print everything as JSON."""
+    """Print the result as JSON."""
 
 
 def _recipe_named(name: str):
@@ -58,7 +61,7 @@ def _subjects(options: AuditOptions) -> "list[Subject]":
         return [Subject(options.objective, base, load_objective(options.objective))]
     for flag, value in (("--base", options.base), ("--aggregation", options.aggregation)):
         if value is not None:
-            raise ConfigError(f"{flag} {value} belongs to --objective; a recipe brings its own")
+            raise ConfigError(f"{flag} {value} is only valid with --objective; a recipe has its own")
     subjects: list[Subject] = []
     for name in options.recipes or tuple(RECIPES):
         if name.endswith(".toml"):
@@ -70,6 +73,7 @@ def _subjects(options: AuditOptions) -> "list[Subject]":
 
 
 def cell_text(cell: "Cell") -> str:
+    """`silent`, `0`, or the residual and its causes."""
     if cell.residual is None:
         return "silent"
     if cell.cancels:
@@ -91,10 +95,10 @@ def run(arguments: Sequence[str]) -> int:
             rows[subject.name] = audit_subject(subject, seed=options.seed)
         except ValueError as problem:
             raise ConfigError(f"{subject.name} cannot be audited: {problem}") from None
-    causes = {**CAUSES, OTHER: "something no switch of the audit removes"}
+    causes = {**CAUSES, OTHER: "a cause that the audit cannot switch off"}
     meanings = {name: " ".join((condition.__doc__ or "").split()) for name, condition in CONDITIONS.items()}
     if options.json:
-        told = {
+        document = {
             "seed": options.seed,
             "conditions": meanings,
             "causes": causes,
@@ -109,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
                 for name, cells in rows.items()
             ],
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(document, indent=1))
         return EXIT_OK
     _print_table(rows, meanings, causes)
     return EXIT_OK
@@ -118,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
 def _print_table(rows: "dict[str, dict[str, Cell]]", meanings: dict[str, str], causes: dict[str, str]) -> None:
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=160, highlight=False)
-    table = Table(title="residual |sum kappa| / sum |kappa| on tokens that siblings share", title_justify="left")
+    table = Table(title="residual |sum kappa| / sum |kappa| on tokens shared by siblings", title_justify="left")
     table.add_column("recipe", style="bold", no_wrap=True)
     for condition in meanings:
         table.add_column(condition)
@@ -126,7 +130,7 @@ def _print_table(rows: "dict[str, dict[str, Cell]]", meanings: dict[str, str], c
         styles = {True: "green", False: "yellow"}
         table.add_row(name, *(f"[{'dim' if cell.silent else styles[cell.cancels]}]{cell_text(cell)}[/]" for cell in cells.values()))
     console.print(table)
-    console.print("0: cancels to 1e-12.  1: nothing cancels.  silent: no shared token receives anything, so there is nothing to cancel.\n")
+    console.print("0: cancels to 1e-12.  1: nothing cancels.  silent: no shared token receives an update.\n")
     for title, meaning in (("Conditions", meanings), ("Causes", causes)):
         legend = Table.grid(padding=(0, 2))
         for name, text in meaning.items():

@@ -1,4 +1,4 @@
-"""`tokencredit chat`: put something to a model, and see what it answers as it writes."""
+"""`tokencredit chat`: send text to a model and stream its answer."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from tokencredit.commands.eval_settings import is_run, refuse_own_task, stored_layer
+from tokencredit.commands.eval_settings import is_run, refuse_custom_task, stored_layer
 from tokencredit.config import CountOrZero, Frozen, NonNegative, as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
@@ -22,33 +22,36 @@ if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy
     from tokencredit.rollout.stream import Conversation
 
-COMMANDS = "/new starts over, /quit leaves"
-TOKENS = 256
-"""Length limit of an answer where no run says how long its responses may be."""
+COMMANDS = "/new starts a new conversation, /quit exits"
+MAX_NEW_TOKENS = 256
+"""Length limit of an answer if the model is not a run."""
 
 
 class ChatOptions(Frozen):
-    """Talk to a model. To a run the text is put as its prompts were; a model with a chat template remembers what was said."""
+    """Chat with a model.
+
+    A run receives each text in the prompt format of its training, without history. A model with a chat template keeps the conversation.
+    """
 
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")]
-    """A run folder (its best checkpoint), a shipped base, smollm2, a folder, or an id on the hub."""
+    """A run folder (its best checkpoint), a shipped base, smollm2, a model folder, or a hub id."""
     ask: str | None = None
-    """Put this, print the answer and leave."""
+    """Send this text, print the answer and exit."""
     raw: bool = False
-    """Put the text as it is: no chat template, no examples, nothing from the run's configuration."""
+    """Send the text unchanged: no chat template, no examples, no configuration of the run."""
     system: str | None = None
-    """System message of a chat, or the first lines of plain text; default that of the run."""
+    """System message; for plain text, the first lines of the prompt. Default: that of the run."""
     temperature: NonNegative = 0.0
-    """0 takes the likeliest token each time."""
+    """Sampling temperature; 0 is greedy."""
     max_new_tokens: CountOrZero = 0
-    """Length limit of an answer; 0 takes the run's, else 256."""
+    """Length limit of an answer; 0: the limit of the run, else 256."""
     seed: CountOrZero = 0
-    """What is drawn follows from it."""
+    """Seed of the sampling."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the passes."""
+    """Precision of the forward passes."""
     trust_remote_code: bool = False
-    """Run Python code that lies in the model's folder. A run folder cannot allow it by itself."""
+    """Execute Python code from the model folder. The configuration of a run cannot switch this on."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -56,12 +59,12 @@ def run(arguments: Sequence[str]) -> int:
     model_folder(options.model)
     config = resolve([stored_layer(options.model)]) if is_run(options.model) and not options.raw else None
     if options.raw and options.system is not None:
-        raise ConfigError("system is set but --raw puts the text as it is; leave one of them out")
+        raise ConfigError("system is set, but --raw sends the text unchanged; leave one of them out")
     from tokencredit.rollout.stream import Conversation
 
     policy = _policy(options, config)
     conversation = Conversation(policy, remembers=config is None and policy.prompting.chat)
-    limit = options.max_new_tokens or (TOKENS if config is None else config.sampling.max_new_tokens)
+    limit = options.max_new_tokens or (MAX_NEW_TOKENS if config is None else config.sampling.max_new_tokens)
     if options.ask is not None:
         _answer(conversation, _framed(options.ask, config), options, limit, turn=0)
         return EXIT_OK
@@ -74,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
-    """Everything that needs torch is loaded from here on."""
+    """Load the model with its prompting. torch is imported here, not at the top of the module."""
     from dataclasses import replace
 
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
@@ -96,22 +99,22 @@ def _policy(options: ChatOptions, config: TrainConfig | None) -> "Policy":
     if options.system is not None:
         config = config.model_copy(update={"prompt": config.prompt.model_copy(update={"system": options.system})})
     if config.prompt.few_shot:
-        refuse_own_task(options.model, config, instead="its examples are not made; use --raw")
-    # Without examples the task is not asked for anything, and its files may be gone.
+        refuse_custom_task(options.model, config, instead="chat does not run it to make the examples; use --raw")
+    # Without few-shot examples the task is not needed, and its files may be gone.
     task = TASKS[config.task.type](**as_kwargs(config.task)) if config.prompt.few_shot else Steps()
-    # The same rows are left out as in the run, so that it shows the same examples.
+    # Excludes the same rows as the run did, so that the examples are the same.
     check_gold(task, RunDir(Path(options.model)))
     return with_prompting(policy, config, task)
 
 
 def _framed(text: str, config: TrainConfig | None) -> str:
-    """As a run's task would have written the question, where it has a template for that."""
+    """The text inside the question template of the run's task, if it has one."""
     template: Any = None if config is None else getattr(config.task, "template", None)
     return template.replace("{question}", text) if isinstance(template, str) and "{question}" in template else text
 
 
 def _lines(conversation: "Conversation", model: str) -> Iterator[str]:
-    """What a person types, until /quit or the end of it."""
+    """The lines that the user types, until /quit or the end of input."""
     interactive = sys.stdin.isatty()
     if interactive:
         with suppress(ImportError):
@@ -124,24 +127,24 @@ def _lines(conversation: "Conversation", model: str) -> Iterator[str]:
         except EOFError:
             return
         except UnicodeDecodeError:
-            print("That is no text: it holds bytes that are no characters.")
+            print("This line is not valid UTF-8.")
             continue
         if text == "/quit":
             return
         if text == "/new":
             conversation.start_over()
         elif text.startswith("/"):
-            print(f"There is no {sanitize(text[:60])}: {COMMANDS}.")
+            print(f"Unknown command {sanitize(text[:60])}: {COMMANDS}.")
         elif text:
             yield text
 
 
 def _answer(conversation: "Conversation", text: str, options: ChatOptions, limit: int, *, turn: int) -> None:
-    """Written as it is drawn. Ctrl-C stops an answer, not the conversation."""
+    """Print the answer while it is sampled. Ctrl-C stops the answer, not the conversation."""
     from tokencredit.rollout.stream import stream
 
     prompt = conversation.ask(text)
-    heard, printed = "", 0
+    answer, printed = "", 0
     pieces = stream(
         conversation.policy,
         prompt,
@@ -152,17 +155,17 @@ def _answer(conversation: "Conversation", text: str, options: ChatOptions, limit
     )
     try:
         for piece in pieces:
-            heard += piece
-            text_now = _shown(heard)
+            answer += piece
+            text_now = _shown(answer)
             print(text_now[printed:], end="", flush=True)
             printed = len(text_now)
     except KeyboardInterrupt:
         if options.ask is not None:
             raise
     print()
-    conversation.heard(text, heard)
+    conversation.heard(text, answer)
 
 
 def _shown(text: str) -> str:
-    """Lines stay lines; all else that could steer a terminal is made visible. Of a longer text more is shown, and nothing otherwise."""
+    """Sanitize each line. A prefix of the text gives a prefix of the result, so that an answer can be printed piece by piece."""
     return "\n".join(sanitize(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""`tokencredit convert`: what TRL or verl logged -> a rollout file."""
+"""`tokencredit convert`: rollouts logged by TRL or verl -> a rollout file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from tokencredit.text import sanitize
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """Turn rollouts logged by TRL (completions_*.parquet) or verl ({step}.jsonl) into one rollout file."""
+    """Convert rollouts logged by TRL (completions_*.parquet) or verl ({step}.jsonl) to one rollout file."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Logged files, one or several."""
+    """One or more logged files."""
     out: Path
-    """The rollout file, .parquet or .jsonl."""
+    """Rollout file to write (.parquet or .jsonl)."""
     origin: Annotated[Literal["auto", "trl", "verl"], tyro.conf.arg(name="from")] = "auto"
-    """Whose files these are; auto tells by their columns."""
+    """Trainer that wrote the files; auto: detect it from the columns."""
     score: str | None = None
-    """Column that holds the score; `sum` adds TRL's reward columns."""
+    """Column of the score; `sum` adds up TRL's reward columns."""
     model: str | None = None
-    """Folder of the model whose chat template joins chat messages."""
+    """Model folder whose chat template renders chat messages."""
     force: bool = False
     """Overwrite the output."""
 
@@ -40,13 +40,13 @@ def _renderer(name: str) -> Render:
     try:
         return chat_renderer(AutoTokenizer.from_pretrained(folder))
     except (OSError, ValueError, KeyError) as problem:
-        raise ConfigError(f"model folder {folder} holds no tokenizer that can be loaded: {problem}") from None
+        raise ConfigError(f"model folder {folder} has no tokenizer that can be loaded: {problem}") from None
 
 
 def run(arguments: Sequence[str]) -> int:
     options = tyro.cli(ConvertOptions, args=list(arguments), prog="tokencredit convert")
     if not options.files:
-        raise ConfigError("no file to convert; give the files that TRL or verl logged")
+        raise ConfigError("no file to convert; name the files that TRL or verl logged")
     check_out(options.out, force=options.force)
     render = None if options.model is None else _renderer(options.model)
     rows: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         loaded = load(path, step="all")
         kind = format_of(loaded) if options.origin == "auto" else options.origin
         if kind == "tokencredit":
-            raise ConfigError(f"{path} is a rollout file already; there is nothing to convert")
+            raise ConfigError(f"{path} is already a rollout file; there is nothing to convert")
         found = convert_rows(loaded, kind, score=options.score, render=render)
         rows += found.rows
         notes |= dict.fromkeys(found.notes)

@@ -1,4 +1,4 @@
-"""`tokencredit credit`: a file of rollouts in, one number per token out."""
+"""`tokencredit credit`: read a rollout file, assign credit, write one number per token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,34 +18,34 @@ from tokencredit.text import sanitize
 Layer = Mapping[str, Any]
 
 UNTIL_READ: Layer = {"sampling": {"group_size": 2}, "optimizer": {"steps_per_batch": 1, "max_tokens": 10**9}}
-"""The data decides these; before it is read no rule about them may speak."""
+"""Placeholder settings: the file determines them, so the rules about them must not fire before it is read."""
 
 
 @dataclass(frozen=True)
 class CreditOptions:
-    """Assign credit to stored rollouts through the stages of a recipe, as in training; see docs/rollout-files.md."""
+    """Assign credit to stored rollouts with the stages of a recipe, as in training. File format: docs/rollout-files.md."""
 
     rollouts: Annotated[Path, tyro.conf.Positional]
     """A rollout file, TRL's completions_*.parquet, or verl's {step}.jsonl."""
     configs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Config files (.toml), laid over each other left to right."""
+    """Config files (.toml); later files override earlier ones."""
     recipe: str | None = None
-    """Named choice of stages; default that of the config files, else delta."""
+    """Recipe; default: that of the config files, else delta."""
     model: str | None = None
-    """A shipped base or a folder with the model that wrote the rollouts; default that of the config files, else none."""
+    """Model that wrote the rollouts: a shipped base or a folder. Default: that of the config files, else none."""
     step: int | None = None
-    """Which step of a file that holds several."""
+    """Training step to read, if the file holds several."""
     out: Path | None = None
-    """Where to write one row per token, .parquet or .jsonl; without it only the summary is printed."""
+    """File for one row per token (.parquet or .jsonl). Default: print only the summary."""
     force: bool = False
     """Overwrite the output."""
 
 
 def config_layers(paths: Sequence[Path], *, recipe: str | None, model: str | None) -> list[Layer]:
-    """Config files from left to right, then what the flags say."""
+    """Config files from left to right, then the flags."""
     for path in paths:
         if path.suffix != ".toml":
-            raise ConfigError(f"{path} is no config file (.toml); one rollout file is read at a time")
+            raise ConfigError(f"{path} is not a config file (.toml); give one rollout file")
     layers: list[Layer] = [read_toml(path) for path in paths]
     for path, layer in zip(paths, layers, strict=True):
         check_recipe_agrees(str(path), layer, recipe)
@@ -67,14 +67,14 @@ def run(arguments: Sequence[str]) -> int:
         write_columns(options.out, columns, force=options.force)
     for line in (*notes, *_summary(columns)):
         print(sanitize(line))
-    print(f"written to {options.out}" if options.out is not None else "give --out FILE to keep one row per token")
+    print(f"written to {options.out}" if options.out is not None else "to save one row per token: --out FILE")
     return EXIT_OK
 
 
 def _credit(
     options: CreditOptions, layers: list[Layer], model: str | None, draft: TrainConfig
 ) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """The token table, and what was taken for granted. Everything that needs torch is loaded from here on."""
+    """The token table, and notes about assumptions. torch is imported here, not at the top of the module."""
     from tokencredit.analysis.offline import credit_stored, credit_without_model, offline_columns, offline_config, offline_notes
     from tokencredit.policy.policy import choose_device, load_policy, set_threads
     from tokencredit.rollout_io.read import read_rollouts
@@ -93,11 +93,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _summary(columns: Mapping[str, Sequence[Any]]) -> list[str]:
-    """How much credit either side receives, coefficients by class, and how far the log-probs and advantages in the file differ."""
+    """Mean credit by sign of the advantage, coefficients by token class, and the differences from the file's log-probs and advantages."""
     credit, advantage = columns["credit"], columns["advantage"]
     lines = [f"{len(credit):,} tokens of {len(set(columns['row']))} responses in {len(set(columns['group']))} groups"]
-    for name, sign in (("positive", 1), ("negative", -1), ("neither", 0)):
-        sizes = [abs(value) for value, worth in zip(credit, advantage, strict=True) if (worth > 0) - (worth < 0) == sign]
+    for name, sign in (("positive", 1), ("negative", -1), ("zero", 0)):
+        sizes = [abs(value) for value, side in zip(credit, advantage, strict=True) if (side > 0) - (side < 0) == sign]
         if sizes:
             lines.append(f"  {name} advantage: {len(sizes):,} tokens, mean |credit| {_mean(sizes):.4g}")
     by_class: dict[str, list[float]] = {}
@@ -107,10 +107,10 @@ def _summary(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     for label, values in by_class.items():
         lines.append(f"  coefficient of {label}: {min(values):.4g} to {max(values):.4g}, mean {_mean(values):.4g}")
     for here, there, what in (
-        ("logp", "behavior_logp", "log-prob of a token by the model and by the sampler"),
-        ("advantage", "given_advantage", "advantage here and in the file"),
+        ("logp", "behavior_logp", "token log-probs of the model and of the sampler"),
+        ("advantage", "given_advantage", "advantages computed here and in the file"),
     ):
         gaps = [abs(a - b) for a, b in zip(columns[here], columns[there], strict=True) if None not in (a, b) and a == a and b == b]
         if gaps:
-            lines.append(f"  {what} differ by {_mean(gaps):.2g} on average, {max(gaps):.2g} at most")
+            lines.append(f"  {what} differ by {_mean(gaps):.2g} on average, by {max(gaps):.2g} at most")
     return lines

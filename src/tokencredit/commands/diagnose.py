@@ -1,4 +1,4 @@
-"""`tokencredit diagnose`: what an update did to every token, of a step of a run or of another trainer's rollouts."""
+"""`tokencredit diagnose`: measure what an update did to each token, for a step of a run or for another trainer's rollouts."""
 
 import shlex
 import sys
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """Find what an update did to every token: flips, first-order effect, coupling, cancellation, learning tax, drift, entropy, masses.
+    """Measure what an update did to each token: flips, first-order effect, coupling, cancellation, learning tax, drift, entropy, masses.
 
-    With a run folder a step of that run is taken again from its nearest checkpoint and its findings are added to the folder.
-    With --model and --rollouts one training step is taken on those rollouts; nothing of the model's folder is changed.
+    With a run folder: repeat one step of the run from the nearest checkpoint and add the findings to the folder.
+    With --model and --rollouts: take one training step on the rollouts; the model folder stays unchanged.
     """
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
     """A run folder."""
     step: int | None = None
-    """Training step of the run, from 1 (default its last one with tokens), or of a rollout file that holds several."""
+    """Training step of the run, counted from 1 (default: the last with tokens), or of the rollout file, if it holds several."""
     only: str | None = None
-    """Findings to make, with commas: flips,coupling. Default all."""
+    """Findings to compute, separated by commas, such as flips,coupling. Default: all."""
     model: str | None = None
-    """A shipped base or the folder of the model that wrote the rollouts."""
+    """Model that wrote the rollouts: a shipped base or a folder."""
     rollouts: Path | None = None
     """A rollout file, TRL's completions_*.parquet, or verl's {step}.jsonl."""
     recipe: str | None = None
-    """For rollouts: named choice of stages; default that of the config files, else delta."""
+    """For rollouts: recipe. Default: that of the config files, else delta."""
     config: tuple[Path, ...] = ()
-    """For rollouts: config files (.toml), laid over each other left to right."""
+    """For rollouts: config files (.toml); later files override earlier ones."""
     learning_rate: float | None = None
-    """For rollouts: of the step; default that of the config files, else 1e-6."""
+    """For rollouts: learning rate of the step. Default: that of the config files, else 1e-6."""
     optimizer_steps: int | None = None
-    """For rollouts: optimizer steps that the batch is dealt to; default that of the config files, else 4."""
+    """For rollouts: number of optimizer steps per batch. Default: that of the config files, else 4."""
     groups: int | None = None
-    """Groups whose tokens' change is predicted, 0 for all; default that of the run, else 4."""
+    """Groups whose change of log-prob is predicted; 0: all. Default: that of the run, else 4."""
     value_budget: int | None = None
-    """Continuations that may be sampled for token values; a run's task must grade them."""
+    """Maximum number of continuations to sample for token values. Needs a run, whose task grades them."""
     drift_budget: int | None = None
-    """Fresh responses that may be sampled to see drift."""
+    """Maximum number of fresh responses to sample to measure drift."""
     out: Path | None = None
-    """Folder to write to; default the run folder itself, or diagnoses/<number>-<recipe> for rollouts."""
+    """Output folder. Default: the run folder; for rollouts diagnoses/<number>-<recipe>."""
     force: bool = False
-    """Replace findings that are there."""
+    """Replace existing findings."""
 
 
 def chosen_findings(only: str | None) -> tuple[str, ...]:
@@ -68,11 +68,11 @@ def chosen_findings(only: str | None) -> tuple[str, ...]:
     names = tuple(name.strip() for name in only.split(","))
     for name in names:
         if name not in FINDINGS:
-            raise ConfigError(f"only names {name!r}, which is no finding; {suggest(name, FINDINGS)}")
+            raise ConfigError(f"only names {name!r}, which is not a finding; {suggest(name, FINDINGS)}")
     return names
 
 
-def _with_knobs(config: TrainConfig, options: DiagnoseOptions) -> TrainConfig:
+def _with_budgets(config: TrainConfig, options: DiagnoseOptions) -> TrainConfig:
     given = {name: getattr(options, name) for name in ("groups", "value_budget", "drift_budget") if getattr(options, name) is not None}
     try:
         return config.model_copy(update={"diagnose": Diagnose.model_validate(config.diagnose.model_dump() | given)})
@@ -88,9 +88,7 @@ def run(arguments: Sequence[str]) -> int:
             f"--{name}" for name in ("model", "rollouts", "recipe", "config", "learning_rate", "optimizer_steps") if getattr(options, name)
         ]
         if given:
-            raise ConfigError(
-                f"run {options.run} brings its own model, rollouts and numbers; leave out {', '.join(given).replace('_', '-')}"
-            )
+            raise ConfigError(f"run {options.run} has its own model, rollouts and settings; leave out {', '.join(given).replace('_', '-')}")
         return _of_run(options, options.run, only)
     if options.model is None or options.rollouts is None:
         raise ConfigError("nothing to diagnose: give a run folder, or --model DIR and --rollouts FILE")
@@ -100,10 +98,10 @@ def run(arguments: Sequence[str]) -> int:
 def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     if not (path / "config.toml").is_file():
         raise ConfigError(f"run {path} is not a run folder: it has no config.toml")
-    config = _with_knobs(resolve([read_toml(path / "config.toml")]), options)
+    config = _with_budgets(resolve([read_toml(path / "config.toml")]), options)
     if config.engine != "local":
         raise ConfigError(
-            f"run {path} was trained by {config.engine}, whose steps cannot be taken again here; "
+            f"run {path} was trained by {config.engine}, whose steps cannot be repeated here; "
             "use --model with one of its checkpoints and --rollouts with a file"
         )
     model_folder(config.model)
@@ -122,14 +120,14 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     from tokencredit.trainer.token_table import label_tokens, token_columns
 
     source = RunDir(path)
-    with counting("training again up to the step") as tell:
-        recreated = recreate(source, config, step, tell)
+    with counting("training again up to the step") as show_progress:
+        recreated = recreate(source, config, step, show_progress)
     trainer, batch = recreated.trainer, recreated.batch
     collected, credited, plan = batch.assigned()
     if recreated.same_plan is False and not elsewhere:
         raise ConfigError(
-            f"step {step} taken again has another plan than the run wrote down (other hardware or versions?); "
-            "write what it finds elsewhere with --out, the run's own files stay as they are"
+            f"the repeated step {step} has another plan than the run recorded (other hardware or versions?); "
+            "the files of the run stay unchanged; write the findings to another folder with --out"
         )
     labels = label_tokens(trainer.policy, trainer.task, collected.problems, credited.rollouts)
     history = [*entropy_history(source, before=step), (step, mean_entropy(credited))]
@@ -140,28 +138,28 @@ def _of_run(options: DiagnoseOptions, path: Path, only: Sequence[str]) -> int:
     if step not in {number for number, _ in target.step_files("tokens")}:
         target.write_tokens(step, token_columns(step, credited, plan, labels, collected.problems))
     target.write_findings(step, found.to_json(step), found.columns)
-    came_from = "the base" if recreated.start.checkpoint is None else f"checkpoint {recreated.start.checkpoint.name}"
-    verdict = {
-        True: "its plan is the one the run wrote down",
-        False: "its plan DIFFERS from the one the run wrote down",
-        None: "the run wrote no plan",
+    start = "the base model" if recreated.start.checkpoint is None else f"checkpoint {recreated.start.checkpoint.name}"
+    comparison = {
+        True: "its plan is the recorded plan",
+        False: "its plan DIFFERS from the recorded plan",
+        None: "the run recorded no plan",
     }
-    print(f"Step {step} taken again from {came_from}; {verdict[recreated.same_plan]}.\n")
-    _tell(found.to_json(step), out)
+    print(f"Step {step} repeated from {start}; {comparison[recreated.same_plan]}.\n")
+    _print_findings(found.to_json(step), out)
     return EXIT_OK
 
 
 def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Sequence[str]) -> int:
     for name in ("value_budget", "drift_budget"):
         if getattr(options, name):
-            raise ConfigError(f"{name.replace('_', '-')} samples responses and needs a task to grade them; rollouts from a file have none")
+            raise ConfigError(f"{name.replace('_', '-')} samples responses that a task must grade; rollouts from a file have no task")
     named = {"learning_rate": options.learning_rate, "steps_per_batch": options.optimizer_steps}
     given = {"optimizer": {name: value for name, value in named.items() if value is not None}}
     layers = [{"optimizer": {"learning_rate": 1e-6}}, *config_layers(options.config, recipe=options.recipe, model=model), given]
     draft = resolve([*layers, UNTIL_READ])
     model_folder(draft.model)
     if "value" in only and options.only is not None:
-        raise ConfigError("only names 'value', which samples and needs a task to grade; rollouts from a file have none")
+        raise ConfigError("only names 'value', which samples responses that a task must grade; rollouts from a file have no task")
     out = choose_folder(options.out, recipe=draft.recipe, exists="fail", parent="diagnoses")
 
     from tokencredit.analysis.offline import offline_config, offline_notes, stored_labels, train_once
@@ -174,7 +172,7 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     policy = load_policy(draft.model, device=choose_device(draft.device), dtype=draft.dtype)
     set_threads(draft.threads, policy.model)
     stored = read_rollouts(rollouts, policy, step=options.step)
-    config = _with_knobs(offline_config(stored, layers), options)
+    config = _with_budgets(offline_config(stored, layers), options)
     step = stored.step or 1
     batch = train_once(policy, stored, config)
     collected, credited, plan = batch.assigned()
@@ -187,15 +185,15 @@ def _of_rollouts(options: DiagnoseOptions, model: str, rollouts: Path, only: Seq
     for note in (*stored.notes, *offline_notes(config)):
         print(sanitize(note))
     print(
-        f"The step is ours: recipe {config.recipe}, {len(plan.steps)} optimizer steps ({config.batching.type}), a fresh AdamW at "
-        f"{config.optimizer.learning_rate:g}. What splitting does is said of this plan.\n"
+        f"Took one training step: recipe {config.recipe}, {len(plan.steps)} optimizer steps ({config.batching.type}), "
+        f"new AdamW state, learning rate {config.optimizer.learning_rate:g}. Findings about splitting describe this plan.\n"
     )
-    _tell(found.to_json(step), out)
+    _print_findings(found.to_json(step), out)
     return EXIT_OK
 
 
 def _opened(out: Path, config: TrainConfig, subject: str) -> "RunDir":
-    """The folder of a diagnosis, which may hold findings of other steps already."""
+    """The folder of a diagnosis; it may already hold findings of other steps."""
     from tokencredit.storage.run_dir import RunDir
 
     folder = RunDir(out)
@@ -205,9 +203,9 @@ def _opened(out: Path, config: TrainConfig, subject: str) -> "RunDir":
     return folder
 
 
-def _check_budget(only: Sequence[str], asked: str | None, config: TrainConfig) -> None:
-    if asked is not None and "value" in only and not config.diagnose.value_budget:
-        raise ConfigError("only names 'value', which samples continuations; allow some with --value-budget")
+def _check_budget(only: Sequence[str], given: str | None, config: TrainConfig) -> None:
+    if given is not None and "value" in only and not config.diagnose.value_budget:
+        raise ConfigError("only names 'value', which samples continuations; set their number with --value-budget")
 
 
 def _last_step(path: Path) -> int:
@@ -215,27 +213,27 @@ def _last_step(path: Path) -> int:
 
     steps = [step for step, _ in RunDir(path).step_files("tokens")]
     if not steps:
-        raise ConfigError(f"run {path} has no token files to go by; name a training step with --step")
+        raise ConfigError(f"run {path} has no token files; name a training step with --step")
     return max(steps)
 
 
 def _check_new(out: Path, step: int, *, own: bool, force: bool) -> None:
     if not own and out.exists() and any(out.iterdir()) and not (out / "diagnosis.json").is_file():
-        raise ConfigError(f"out {out} holds something that is no diagnosis; name another folder")
+        raise ConfigError(f"out {out} holds something that is not a diagnosis; name another folder")
     file = out / "findings" / f"step-{step:06}.json"
     if file.exists() and not force:
-        raise ConfigError(f"{file} is there already; replace it with --force, or write elsewhere with --out")
+        raise ConfigError(f"{file} already exists; replace it with --force, or write to another folder with --out")
 
 
-def _tell(found: dict[str, Any], out: Path) -> None:
+def _print_findings(found: dict[str, Any], out: Path) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console() if Console().is_terminal else Console(width=120)
     for finding in found["findings"]:
-        # As text: classes of a rollout file may hold what a terminal library would take for its own marks.
+        # As Text: a token class in a rollout file may contain what rich would read as markup.
         console.print(Text.assemble((finding["name"], "bold"), f"  {sanitize(finding['note'])}\n"))
-    sampled = f" {found['rollouts_used']:,} rollouts were sampled for it." if found["rollouts_used"] else ""
+    sampled = f" {found['rollouts_used']:,} extra rollouts were sampled." if found["rollouts_used"] else ""
     console.print(
-        f"Findings of step {found['step']} are in {out}/findings.{sampled} See them with: tokencredit report {out}", highlight=False
+        f"Findings of step {found['step']} are in {out}/findings.{sampled} View them with: tokencredit report {out}", highlight=False
     )

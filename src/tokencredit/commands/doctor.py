@@ -1,4 +1,4 @@
-"""`tokencredit doctor`: versions, devices, extras, sandbox, shipped bases. Fails only if the package itself cannot work."""
+"""`tokencredit doctor`: show versions, devices, extras, sandbox and shipped bases. Fails only if the package itself cannot run."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Show versions, devices, extras and shipped base policies."""
+    """Show versions, devices, installed extras, the sandbox and the shipped base policies."""
 
 
 def _version(name: str) -> str:
@@ -42,7 +42,7 @@ def _version(name: str) -> str:
 def _devices() -> list[str]:
     import torch
 
-    found = [f"cpu: {os.cpu_count()} cores, torch would use {torch.get_num_threads()} threads"]
+    found = [f"cpu: {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         found.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
@@ -50,7 +50,7 @@ def _devices() -> list[str]:
 
 
 def _sandbox() -> str:
-    """For task code."""
+    """Whether the sandbox of `--task code` works here."""
     from tokencredit.grade.sandbox import bubblewrap_failure
 
     failure = bubblewrap_failure()

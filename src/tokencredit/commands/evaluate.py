@@ -1,6 +1,6 @@
-"""`tokencredit evaluate`: how good is a model at a task, how sure is that, and would training on it go well?
+"""`tokencredit evaluate`: measure a model on a task, with intervals, and judge whether the task suits RL training of the model.
 
-What a person sees of an evaluation: tables in a terminal, aligned text elsewhere, and a verdict in words.
+Order of this file: the command, its steps (tasks, gold check, problems, model), the JSON document, the printed tables.
 """
 
 import json
@@ -47,15 +47,15 @@ def run(arguments: Sequence[str]) -> int:
 
     verdicts = [judge(measured, setting.config.task) for measured, setting in zip(found, settings, strict=True)]
     best = best_of(found) if options.vary is not None else None
-    told = _as_json(model, folder, options, settings, found, verdicts, best)
+    document = _as_json(model, folder, options, settings, found, verdicts, best)
     if options.responses is not None:
         write_rows(options.responses, rows, force=options.force)
     if options.json == "-":
-        print(json.dumps(told, indent=2))
+        print(json.dumps(document, indent=2))
         return EXIT_OK
     if options.json is not None:
-        atomic_write(Path(options.json), json.dumps(told, indent=2) + "\n")
-    print_found(model, settings, found, verdicts, split=options.split, best=best)
+        atomic_write(Path(options.json), json.dumps(document, indent=2) + "\n")
+    print_tables(model, settings, found, verdicts, split=options.split, best=best)
     ladder = ladder_of(settings[0].config.task)
     if options.vary is None and verdicts[0].kind != "good" and ladder is not None:
         again = ["--vary", f"task.{ladder.field}={','.join(str(value) for value in ladder.values)}"]
@@ -67,7 +67,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting]) -> tuple[list["Measured"], list[dict[str, Any]]]:
-    """Tasks and problems before the model: they are quick, and what is wrong with them is told at once, before torch is loaded."""
+    """Measure each setting; return the measurements and the rows of the rollout file.
+
+    Tasks and problems are built first: they are fast, and their errors appear before torch is imported.
+    """
     tasks = _tasks(settings)
     _check_gold(model, options.split, settings, tasks)
     problems = [_problems(options, setting, task) for setting, task in zip(settings, tasks, strict=True)]
@@ -80,25 +83,25 @@ def _measured(model: str, options: EvaluateOptions, settings: Sequence[Setting])
 
     bare = _policy(model, settings[0])
     policies = [with_prompting(bare, setting.config, task) for setting, task in zip(settings, tasks, strict=True)]
-    for policy, task, asked, setting in zip(policies, tasks, problems, settings, strict=True):
-        check_model_and_task(policy, task, asked, setting.config)
+    for policy, task, chosen, setting in zip(policies, tasks, problems, settings, strict=True):
+        check_model_and_task(policy, task, chosen, setting.config)
     found: list[Measured] = []
     rows: list[dict[str, Any]] = []
-    with oom_as_guard_error(), counting("asking") as tell:
-        for number, (policy, task, asked, setting) in enumerate(zip(policies, tasks, problems, settings, strict=True)):
+    with oom_as_guard_error(), counting("evaluating") as show_progress:
+        for number, (policy, task, chosen, setting) in enumerate(zip(policies, tasks, problems, settings, strict=True)):
 
-            def told(done: int, before: int = number * options.problems) -> None:
-                tell(before + done, len(settings) * options.problems)
+            def report_done(done: int, before: int = number * options.problems) -> None:
+                show_progress(before + done, len(settings) * options.problems)
 
             kept: list[dict[str, Any]] | None = None if options.responses is None else []
-            found.append(measure(policy, task, asked, setting.config, samples=options.samples, notify=told, keep=kept))
-            # Settings stand apart in the file, as steps do.
+            found.append(measure(policy, task, chosen, setting.config, samples=options.samples, notify=report_done, keep=kept))
+            # In the rollout file, each setting is a step.
             rows += [row if options.vary is None else {"step": number} | row for row in kept or ()]
     return found, rows
 
 
 def _tasks(settings: Sequence[Setting]) -> list["Task"]:
-    """Settings that vary something else share one task, whose gold answers are then graded once."""
+    """One task per setting. Settings with equal task fields share one object, so that its gold answers are graded once."""
     from tokencredit.tasks import TASKS
 
     made: list[tuple[TaskChoice, Task]] = []
@@ -109,7 +112,10 @@ def _tasks(settings: Sequence[Setting]) -> list["Task"]:
 
 
 def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: Sequence["Task"]) -> None:
-    """Rows whose own gold answer is not graded right are not asked; a run has told which. Training rows are asked, or shown as examples."""
+    """Exclude rows whose gold answer the task's own grader rejects; for a run, the rows that the run excluded.
+
+    Only the rows that are evaluated or shown as few-shot examples are checked.
+    """
     from tokencredit.tasks import GoldChecking
     from tokencredit.tasks.protocol import GoldCheckingBySide
     from tokencredit.trainer.preflight import check_gold
@@ -124,17 +130,17 @@ def _check_gold(model: str, split: "Split", settings: Sequence[Setting], tasks: 
             report = task.check_gold() if isinstance(task, GoldChecking) else None
         if report is not None and report.failed:
             line, why = report.failed[0]
-            told = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked"
-            print(brief(f"{told}, such as line {line} of {why}"), file=sys.stderr)
+            excluded = f"{len(report.failed)} of {report.checked} problems are excluded, because their gold answer is not graded right"
+            print(brief(f"{excluded}, such as line {line} of {why}"), file=sys.stderr)
 
 
 def _problems(options: EvaluateOptions, setting: Setting, task: "Task") -> list["Problem"]:
-    """Held-out ones are those that a run of this seed is measured on."""
+    """The problems of the split. The held-out problems are those that a training run with this seed is evaluated on."""
     purpose = "held-out" if options.split == "held-out" else "evaluate-train"
     try:
         return task.problems(options.problems, split=options.split, seed=derive_seed(setting.config.seed, purpose))
     except ConfigError as problem:
-        # A task speaks of the settings that a run has.
+        # The message of a task names the field of a run; add the flag of this command.
         raise ConfigError(f"{problem} (here: --problems {options.problems})") from None
 
 
@@ -163,12 +169,12 @@ def _as_json(
         {"setting": setting.name or None, **measured.to_json(), "verdict": verdict.kind, "words": list(verdict.lines)}
         for setting, measured, verdict in zip(settings, found, verdicts, strict=True)
     ]
-    asked = options.asked.model_dump(mode="json")
-    told = {"model": model, "folder": folder.name, "split": options.split, "vary": options.vary, "asked": asked, "results": results}
-    return told if options.vary is None else told | {"best": None if best is None else settings[best].name}
+    asked = options.config.model_dump(mode="json")
+    document = {"model": model, "folder": folder.name, "split": options.split, "vary": options.vary, "asked": asked, "results": results}
+    return document if options.vary is None else document | {"best": None if best is None else settings[best].name}
 
 
-def print_found(
+def print_tables(
     model: str, settings: Sequence[Setting], found: Sequence["Measured"], verdicts: Sequence["Verdict"], *, split: str, best: int | None
 ) -> None:
     console = Console(highlight=False)
@@ -182,13 +188,13 @@ def print_found(
         rows = [_line(*each) for each in zip(settings, found, verdicts, strict=True)]
         _print_table(console, ("", "greedy", "pass@1", f"pass@{found[0].samples}", "mixed groups", "verdict"), rows)
     if one:
-        _say(console, verdicts[0].lines)
+        _print_sentences(console, verdicts[0].lines)
         return
     if best is None:
-        _say(console, ["no setting has groups whose scores differ: nothing could be learned from comparing responses"])
+        _print_sentences(console, ["no setting has groups with different scores, so comparing responses teaches nothing"])
         return
     first, *more = verdicts[best].lines
-    _say(console, [f"most is to be learned at {settings[best].name}: {first}", *more])
+    _print_sentences(console, [f"the most informative setting is {settings[best].name}: {first}", *more])
 
 
 def _print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -200,7 +206,7 @@ def _print_table(console: Console, headings: Sequence[str], rows: Sequence[Seque
     console.print(table)
 
 
-def _say(console: Console, words: Sequence[str]) -> None:
+def _print_sentences(console: Console, words: Sequence[str]) -> None:
     for line in words:
         console.print(f"{brief(line[:1].upper() + line[1:])}.", markup=False, soft_wrap=True)
 
@@ -227,7 +233,7 @@ def _rows(measured: "Measured") -> list[tuple[str, ...]]:
         "tokens of a response": f"{measured.length:.1f}",
         "cut at the limit": _percent(measured.cut),
         "entropy of a token": f"{measured.entropy:.3f}",
-        "ended in the asked format": _percent(measured.parts["format"]),
+        "ended in the required format": _percent(measured.parts["format"]),
         "not graded": _percent(measured.ungraded),
         "seconds": f"{measured.seconds:.1f}",
         "tokens per second": f"{measured.tokens / max(measured.sampling_seconds, 1e-9):,.0f}",

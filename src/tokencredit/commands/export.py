@@ -1,4 +1,4 @@
-"""`tokencredit export`: a run's best model as a folder to hand on."""
+"""`tokencredit export`: write the best checkpoint of a run as a model folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from tokencredit.report.export import export_model
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write the best checkpoint of a run as an ordinary transformers folder with a model card, without optimizer state."""
+    """Export the best checkpoint of a run: a transformers model folder with a model card, without optimizer state."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     out: Path | None = None
-    """Where to; default model/ in the run folder, where a model that is there is replaced."""
+    """Output folder. Default: model/ in the run folder; an existing model there is replaced."""
 
 
 def run(arguments: Sequence[str]) -> int:

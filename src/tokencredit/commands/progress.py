@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line and a row per evaluation in a terminal, plain lines elsewhere."""
+"""The printed progress and summary of a run: a live progress bar in a terminal, plain lines elsewhere, one line per evaluation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,20 +24,20 @@ def _percent(value: float) -> str:
 
 
 class RunProgress:
-    """A Listener. The last known held-out accuracy stays on the line between evaluations."""
+    """A Callback that prints progress. Between evaluations the line shows the last held-out accuracy."""
 
     def __init__(self, config: TrainConfig, folder: Path, console: Console, bar: Progress | None) -> None:
         self.config, self.console, self.bar = config, console, bar
         self.held_out = ""
         self.first_step = 0
-        self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="measuring the base")
+        self.task_id = None if bar is None else bar.add_task("", total=config.steps, line="evaluating the base model")
         self.seconds = 0.0
         self.tokens = 0
-        self.told_of_ungraded = False
+        self.printed_ungraded = False
         if bar is None:
-            into = f"{config.steps} steps, into {folder}"
-            what = config.recipe if config.source == "policy" else "demonstrations"
-            console.print(sanitize(f"training {what} on {config.task.type} from {config.model}, {into}"), markup=False)
+            what = f"recipe {config.recipe}" if config.source == "policy" else "demonstrations"
+            settings = f"{what}, task {config.task.type}, model {config.model}, {config.steps} steps"
+            console.print(sanitize(f"training: {settings}, run folder {folder}"), markup=False)
 
     def on_train_begin(self, policy: "Policy", before: "Accuracy", step: int) -> None:
         self.first_step = step
@@ -47,8 +47,8 @@ class RunProgress:
         self.held_out = "" if step else f"{_percent(before.sampled)} (step 0)"
         self.console.print(
             f"{sanitize(self.config.model)}: {parameters / 1e6:.2f} M parameters on {policy.device}. "
-            f"Held-out before: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
-            f"pass@{before.k} {_percent(before.pass_at_k)}, groups with both right and wrong answers {_percent(before.mixed_groups)}.",
+            f"Held-out accuracy before training: greedy {_percent(before.greedy)}, sampled {_percent(before.sampled)}, "
+            f"pass@{before.k} {_percent(before.pass_at_k)}; mixed groups (right and wrong responses) {_percent(before.mixed_groups)}.",
             markup=False,
         )
 
@@ -72,16 +72,16 @@ class RunProgress:
             self.console.print(f"step {row['step']:>4}  {line}{ending}", highlight=False)
 
     def on_event(self, step: int, kind: str, message: str) -> None:
-        """Answers that cannot be graded may come at every step: said in full once, then counted on the line."""
-        if kind == "ungraded" and self.told_of_ungraded:
+        """Print an event. Ungraded responses may occur at every step: the event is printed once, then the progress line counts them."""
+        if kind == "ungraded" and self.printed_ungraded:
             return
-        self.told_of_ungraded = self.told_of_ungraded or kind == "ungraded"
+        self.printed_ungraded = self.printed_ungraded or kind == "ungraded"
         self.console.print(f"step {step:>4}  {kind}: {brief(message)}", style="yellow", highlight=False, markup=False)
 
 
 @contextmanager
 def make_progress(config: TrainConfig, folder: Path) -> Iterator[RunProgress]:
-    # A wide console off-terminal: lines in a log should not be wrapped to 80 characters.
+    """The progress display of a run: a bar if standard output is a terminal, else lines that are not wrapped to 80 characters."""
     console = Console() if Console().is_terminal else Console(width=200)
     if not console.is_terminal:
         yield RunProgress(config, folder, console, None)
@@ -93,7 +93,7 @@ def make_progress(config: TrainConfig, folder: Path) -> Iterator[RunProgress]:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work of known length, seen in a terminal only; whoever works tells how much is done."""
+    """A progress bar on standard error, in a terminal only. Yields a function that takes the finished and the total count."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None
@@ -105,6 +105,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def print_summary(result: dict[str, Any], folder: Path, shown: Sequence["ShownResponse"]) -> None:
+    """Accuracy before and after, cost, and a few held-out responses coloured by credit."""
     console = Console()
     before, after = result["before"], result["after"]
     table = Table(title=f"held-out accuracy, {before['problems']} problems", title_justify="left")
@@ -112,7 +113,7 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence["ShownRe
         table.add_column(heading, justify="right" if heading else "left")
     for name, label in (("greedy", "greedy"), ("sampled", "sampled (pass@1)"), ("pass_at_k", f"pass@{before['k']}")):
         table.add_row(label, _percent(before[name]), _percent(after[name]))
-    table.add_row("response length", f"{before['length']:.1f}", f"{after['length']:.1f}")
+    table.add_row("response length (tokens)", f"{before['length']:.1f}", f"{after['length']:.1f}")
     console.print(table)
     seconds = result["seconds"]
     total = sum(seconds.values())
@@ -125,9 +126,9 @@ def print_summary(result: dict[str, Any], folder: Path, shown: Sequence["ShownRe
         markup=False,
     )
     if not shown:
-        console.print("No held-out problem sampled now has both a right and a wrong response, so there is no contrast to show.")
+        console.print("No held-out problem has both a right and a wrong response now, so no example is shown.")
         return
-    console.print("\nHeld-out responses of the trained policy, coloured by the credit each character would receive:")
+    console.print("\nHeld-out responses of the trained policy, coloured by the credit of each token:")
     for response in shown:
         verdict = "right" if response.score >= 1 else "wrong"
         console.print(credit_line(response.prompt, response.pieces, response.credit, verdict), soft_wrap=True, highlight=False)

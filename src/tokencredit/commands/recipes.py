@@ -1,4 +1,4 @@
-"""`tokencredit recipes`: every recipe in a table, or one of them in full."""
+"""`tokencredit recipes`: list all recipes in a table, or show one in detail."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from tokencredit.text import suggest
 
 @dataclass(frozen=True)
 class RecipesOptions:
-    """List every recipe with its paper and its choice at each stage, or show one in full: formula, numbers, origins, caveats."""
+    """List all recipes with paper and stages, or show one in detail: formulas, numbers with their origin, caveats."""
 
     name: Annotated[str | None, tyro.conf.Positional] = None
-    """A recipe to show in full."""
+    """Recipe to show in detail. Default: list all."""
 
 
 def _shown(value: Any) -> str:
@@ -36,7 +36,7 @@ def departures(choice: Frozen) -> dict[str, Any]:
 
 
 def stage_choice(choice: MethodConfig) -> str:
-    """`ppo-clip (clip_high 0.28, dual_clip 10)`: the type, and what departs from its defaults."""
+    """`ppo-clip (clip_high 0.28, dual_clip 10)`: the type and the fields that differ from its defaults."""
     changed = [f"{key} {_shown(value)}" for key, value in departures(choice).items()]
     name = str(choice.model_dump()["type"])
     return f"{name} ({', '.join(changed)})" if changed else name
@@ -53,14 +53,14 @@ def _overview() -> Iterable[RenderableType]:
     for family, entries in FAMILIES.items():
         table = Table(show_lines=True, title=family, title_justify="left", title_style="bold", expand=True)
         table.add_column("recipe", style="bold", no_wrap=True, width=max(len(name) for name in RECIPES))
-        table.add_column("what it is, and where it comes from", ratio=3)
+        table.add_column("description and source", ratio=3)
         for stage in STAGES:
             table.add_column(stage, ratio=2)
         for name, entry in entries.items():
             table.add_row(name, f"{entry.summary}\n{entry.paper}", *stage_choices(entry.recipe).values())
         yield table
-    yield "In full: tokencredit recipes NAME. Use one with: tokencredit train --recipe NAME."
-    yield "Stages mix freely, e.g. --recipe dapo --credit.type delta"
+    yield "Show one: tokencredit recipes NAME. Train with one: tokencredit train --recipe NAME."
+    yield "Stages can be combined, for example: --recipe dapo --credit.type delta"
 
 
 def _numbers(stage: str, choice: Frozen, entry: RecipeEntry) -> Table:
@@ -71,7 +71,7 @@ def _numbers(stage: str, choice: Frozen, entry: RecipeEntry) -> Table:
     return table
 
 
-def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
+def _details(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
     yield Text(name, style="bold")
     yield f"{entry.summary}\n{entry.paper}\n"
     caveats = list(entry.caveats)
@@ -88,15 +88,15 @@ def _in_full(name: str, entry: RecipeEntry) -> Iterable[RenderableType]:
         )
         yield Padding(_numbers(name_of_term, term, entry), (0, 0, 1, 2))
     if entry.recipe.filter_groups:
-        yield f"filter_groups: groups whose scores are all alike are replaced, {entry.recipe.filter_retries} extra rounds at most\n"
+        yield f"filter_groups: groups with equal scores are replaced, in at most {entry.recipe.filter_retries} extra sampling rounds\n"
     if entry.asks_once:
-        yield "sampling: each prompt is asked once, as many prompts as there would have been responses, unless you name a group size"
+        yield "sampling: one response per prompt, with more prompts for the same batch size, unless you set --sampling.group-size"
     for field, value in entry.optimizer.items():
-        yield f"optimizer: {field} {_shown(value)}, unless you say otherwise"
+        yield f"optimizer: {field} {_shown(value)}, unless you set it"
     if entry.asks_once or entry.optimizer:
         yield ""
     if caveats:
-        yield Text("Know before use", style="bold")
+        yield Text("Caveats", style="bold")
         table = Table.grid(padding=(0, 1))
         for caveat in caveats:
             table.add_row("  -", caveat)
@@ -110,6 +110,6 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"recipe {name!r} is not known; {suggest(name, RECIPES)}")
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(width=160, highlight=False)
-    for part in _overview() if name is None else _in_full(name, RECIPES[name]):
+    for part in _overview() if name is None else _details(name, RECIPES[name]):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
     return EXIT_OK

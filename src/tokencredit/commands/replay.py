@@ -1,4 +1,4 @@
-"""`tokencredit replay`: take the step again that a guard refused, and say whether the same number is bad again."""
+"""`tokencredit replay`: repeat a training step that a guard refused, and report whether the error occurs again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from tokencredit.text import brief
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """Replay a refused training step from its dump: the weights, optimizer and batch of the moment before. Nothing is written.
+    """Repeat a refused training step from its dump: the weights, optimizer state and batch from before the step. Writes no file.
 
-    Exit code 3 if the same stage is bad in the same responses again, 0 if not.
+    Exit code: 3 if the same stage fails for the same responses again, else 0.
     """
 
     dump: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DUMP")]
-    """Folder below RUN/guards."""
+    """Dump folder, below RUN/guards."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,11 +27,12 @@ def run(arguments: Sequence[str]) -> int:
     from tokencredit.trainer.failed_batch import replay
 
     found = replay(options.dump)
-    print(f"Then, at training step {found.refusal['step']}, {found.refusal['stage']} refused: {brief(found.refusal['message'])}")
+    refusal = found.refusal
+    print(f"Original run: training step {refusal['step']} was refused at stage {refusal['stage']}: {brief(refusal['message'])}")
     for stage in found.passed:
-        print(f"Now: {stage} finite")
+        print(f"Replay: {stage} is finite")
     if found.again is not None:
-        print(f"Now: {found.again.stage} not finite: {brief(str(found.again))}")
-    print(f"And {found.fresh_log_probs}.")
-    print("Reproduced." if found.reproduced else "Not reproduced: the cause was not in the weights and the batch alone, or is gone.")
+        print(f"Replay: {found.again.stage} is not finite: {brief(str(found.again))}")
+    print(f"Check: {found.fresh_log_probs}.")
+    print("Reproduced." if found.reproduced else "Not reproduced: the weights and the batch alone do not cause the error.")
     return EXIT_GUARD if found.reproduced else EXIT_OK

@@ -1,4 +1,4 @@
-"""Where a run goes: never into a folder that already holds something."""
+"""Choose the folder of a run, and check output files. A folder that is not empty is never used."""
 
 import itertools
 import os
@@ -8,7 +8,7 @@ from tokencredit.errors import ConfigError
 
 
 def _numbered(parent: Path, name: str) -> Path:
-    """runs/007-delta after runs/006-grpo: one more than the highest number there."""
+    """runs/007-delta after runs/006-grpo: the highest existing number plus one."""
     numbers = [int(entry.name.split("-", 1)[0]) for entry in parent.glob("[0-9]*-*") if entry.name.split("-", 1)[0].isdigit()]
     return parent / f"{max(numbers, default=0) + 1:03}-{name}"
 
@@ -20,11 +20,11 @@ def _check_creatable(path: Path) -> None:
     if not ancestor.is_dir():
         raise ConfigError(f"out {path} lies below {ancestor}, which is a file; give a folder")
     if not os.access(ancestor, os.W_OK | os.X_OK):
-        raise ConfigError(f"out {path} cannot be made: {ancestor} is not writable")
+        raise ConfigError(f"out {path} cannot be created: {ancestor} is not writable")
 
 
 def choose_folder(out: Path | None, *, recipe: str, exists: str, parent: str = "runs") -> Path:
-    """A folder that is not there yet, numbered below `parent` unless named. Decides only; nothing is written."""
+    """Return a new or empty folder: `out`, or a numbered one below `parent`. Creates nothing."""
     path = _numbered(Path(parent), recipe) if out is None else out
     _check_creatable(path)
     if not path.exists() or not any(path.iterdir()):
@@ -35,7 +35,7 @@ def choose_folder(out: Path | None, *, recipe: str, exists: str, parent: str = "
 
 
 def check_new_file(option: str, path: Path, *, ending: str, force: bool) -> None:
-    """Refuse, before any work is done, a file that could not or must not be written."""
+    """Raise ConfigError before any work if the file cannot be written, or exists and `force` is off."""
     if path.suffix != ending:
         raise ConfigError(f"{option} {path} ends in {path.suffix or 'nothing'!r}; it must end in {ending}")
     if path.is_dir():
@@ -44,6 +44,6 @@ def check_new_file(option: str, path: Path, *, ending: str, force: bool) -> None
         raise ConfigError(f"{option} {path} exists; name another file, or overwrite it with --force")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise ConfigError(f"{option} {path} lies in no folder: {folder} does not exist")
+        raise ConfigError(f"{option} {path} cannot be written: folder {folder} does not exist")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option} {path} cannot be made: {folder} is not writable")
+        raise ConfigError(f"{option} {path} cannot be written: {folder} is not writable")

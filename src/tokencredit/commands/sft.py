@@ -1,6 +1,6 @@
-"""`tokencredit sft`: a supervised warm start, in the same engine and the same kind of run folder as `train`.
+"""`tokencredit sft`: supervised fine-tuning on demonstrations, with the engine and the run folder of `train`.
 
-Every token of a demonstration receives credit 1 under the plain policy gradient, which is cross-entropy.
+Each token of a demonstration has credit 1 under the policy-gradient objective, which equals cross-entropy.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tokencredit.commands.flags import TrainingKind
 
 SFT = TrainingKind(
     "tokencredit sft [CONFIG.toml ...] [OPTIONS]",
-    "Warm a policy up on a task's own demonstrations; then `tokencredit train --model RUN`.",
+    "Fine-tune a policy on a task's demonstrations. Then: tokencredit train --model RUN.",
     {
         "recipe": "c-rf",
         "objective": {"type": "policy-gradient"},
@@ -19,7 +19,7 @@ SFT = TrainingKind(
         "sampling": {"prompts": 64, "group_size": 1},
         "optimizer": {"steps_per_batch": 1},
         "diagnose": {"every": 0},
-        # What it is shown, a policy should become sure of.
+        # Entropy is expected to fall: the policy becomes certain of the demonstrations.
         "guard": {"entropy_share": 0.0},
     },
 )

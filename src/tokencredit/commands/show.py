@@ -1,4 +1,4 @@
-"""`tokencredit show`: the token view of a run in the terminal."""
+"""`tokencredit show`: print the token view of a run in the terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from tokencredit.report.terminal import choose_prompt, choose_step, token_view
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Print all responses to one prompt, every token coloured: blue above, orange below."""
+    """Print all responses to one prompt with coloured tokens. Blue: positive; orange: negative."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     step: int | None = None
-    """Training step; default the last with tokens."""
+    """Training step. Default: the last step with tokens."""
     prompt: int | None = None
-    """Prompt number; default the first with the number and with right and wrong responses."""
+    """Prompt number. Default: the first prompt that has --by values and both right and wrong responses."""
     by: Literal["credit", "coefficient", "change", "predicted", "entropy"] = "credit"
-    """What the colours show."""
+    """Number that the colours show."""
 
 
 def run(arguments: Sequence[str]) -> int:

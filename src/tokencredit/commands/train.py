@@ -1,4 +1,4 @@
-"""`tokencredit train`: flags in, a run folder and a few words out."""
+"""`tokencredit train`: train a run from config files and flags, then print a summary and write the report and the model."""
 
 import os
 import sys
@@ -17,25 +17,25 @@ from tokencredit.models import anchored
 from tokencredit.storage.run_dir import RunDir
 from tokencredit.trackers import require_trackers
 
-TRL_TRAINS = "TRL trains and saves checkpoints; looks at what an update did (diagnose) are the local engine's and are left out."
+TRL_TRAINS = "TRL trains and saves checkpoints. Diagnosis of updates (diagnose) needs the local engine and is skipped."
 
 
 def _is_first_process() -> bool:
-    """Of those that torchrun or accelerate started; it alone chooses the folder, writes and prints."""
+    """Whether this is rank 0 of torchrun or accelerate. Only rank 0 chooses the folder, writes files and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _refuse_resume(options: TrainOptions, folder: Path, stored: TrainConfig) -> None:
-    """Before anything is loaded. Which checkpoint is whole is for the engine to say."""
+    """Raise ConfigError if the run cannot be resumed with these options. The engine checks the checkpoints later."""
     config = options.config
     if options.out is not None:
-        raise ConfigError(f"out is {options.out}, but --resume {folder} goes on in its own folder; leave it out")
+        raise ConfigError(f"out is {options.out}, but --resume {folder} continues in its own folder; leave it out")
     changed = accepted_changes(stored, config)
     if config.engine != "local" and changed:
-        raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} goes on; leave it out")
+        raise ConfigError(f"{', '.join(changed)} cannot change when engine {config.engine!r} resumes a run; leave it out")
     reached = RunDir(folder).steps_reached()
     if reached >= config.steps:
-        raise ConfigError(f"resume {folder} is a finished run of {reached} steps; nothing is left to do unless --steps asks for more")
+        raise ConfigError(f"resume {folder} is a finished run of {reached} steps; to train further, set a larger --steps")
 
 
 def run(arguments: Sequence[str], kind: TrainingKind = TRAIN) -> int:
@@ -71,10 +71,10 @@ def _refuse_for_trl(config: TrainConfig) -> None:
 
 
 def _train(options: TrainOptions, folder: Path) -> int:
-    """Everything that needs torch is loaded from here on."""
+    """Train and report. torch is imported here, not at the top of the module."""
     from tokencredit.analysis.showcase import showcase
     from tokencredit.commands.progress import make_progress, print_summary
-    from tokencredit.trackers.callback import Tracking
+    from tokencredit.trackers.callback import TrackerCallback
     from tokencredit.trainer.callbacks import NoCallback
     from tokencredit.trainer.loop import train
     from tokencredit.trainer.signals import handle_stop_signals
@@ -85,13 +85,17 @@ def _train(options: TrainOptions, folder: Path) -> int:
 
         if shown:
             print(TRL_TRAINS)
-    watched = make_progress(options.config, folder) if shown else nullcontext(NoCallback())
-    with handle_stop_signals() as stop, watched as progress, Tracking(options.config, folder, progress, active=shown) as tracking:
-        outcome = train(options.config, folder, tracking, stop, resume=options.resume is not None)
-        tracking.concluded(outcome.result)
+    progress = make_progress(options.config, folder) if shown else nullcontext(NoCallback())
+    with (
+        handle_stop_signals() as stop,
+        progress as shown_to_user,
+        TrackerCallback(options.config, folder, shown_to_user, active=shown) as callback,
+    ):
+        outcome = train(options.config, folder, callback, stop, resume=options.resume is not None)
+        callback.log_result(outcome.result)
     if outcome.interrupted:
         if shown:
-            print(f"Stopped. Continue with: tokencredit train --resume {folder}")
+            print(f"Stopped. Resume with: tokencredit train --resume {folder}")
         return stop.exit_code
     if not shown:
         return EXIT_OK
@@ -103,7 +107,7 @@ def _train(options: TrainOptions, folder: Path) -> int:
 
 
 def _write_model(folder: Path) -> None:
-    """A finished run is not a failure because its model could not be put where it can be handed on."""
+    """Export the model. A failure is printed but does not fail the finished run."""
     from tokencredit.report.export import export_model
 
     try:
@@ -113,7 +117,7 @@ def _write_model(folder: Path) -> None:
 
 
 def _write_report(folder: Path) -> None:
-    """A finished run is not a failure because its page could not be written."""
+    """Write report.html. A failure is printed but does not fail the finished run."""
     from tokencredit.report import write_report
 
     try:

@@ -1,4 +1,4 @@
-"""Data as it travels inside the page: compact columns, and JSON that cannot end the element it sits in."""
+"""Data inside the page: compact columns, as JSON that cannot close the HTML element around it."""
 
 import json
 import math
@@ -10,16 +10,16 @@ from tokencredit.text import brief, sanitize
 
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 SIGNIFICANT, OF_EVIDENCE, OF_FINDINGS = 4, 3, 9
-"""Digits kept: of what a token received, of what was measured on it (by far the most numbers), of findings (rounded once, where shown)."""
+"""Significant digits: of token columns, of evidence (by far the most numbers), of findings (the page rounds those for display)."""
 
 
 def page_json(value: object) -> str:
-    """JSON with <, >, & and line separators spelled as escapes: no text in it can be markup."""
+    """JSON with <, >, & and line separators as escapes, so that no text in it can act as markup."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(UNSAFE)
 
 
 def rounded(value: float | None, digits: int = SIGNIFICANT) -> float | int | None:
-    """So many significant digits; a whole number without its point; None for what JSON has no word for."""
+    """Round to significant digits; 2.0 becomes 2; missing, NaN and infinite values become None."""
     if value is None or not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
@@ -27,11 +27,13 @@ def rounded(value: float | None, digits: int = SIGNIFICANT) -> float | int | Non
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """One value where all are alike, None among them; else the list."""
+    """One value if all are equal (also if all are None), else the list."""
     return values[0] if values and values.count(values[0]) == len(values) else list(values)
 
 
 class _Interned:
+    """Stores each distinct text once; the page refers to it by index."""
+
     def __init__(self, shown: Callable[[str], str]) -> None:
         self.shown = shown
         self.places: dict[Any, int] = {}
@@ -44,17 +46,17 @@ class _Interned:
         return self.places[key]
 
 
-def _begun(response: Response, longest: int | None) -> Response:
+def _truncated(response: Response, longest: int | None) -> Response:
     return response if longest is None else response._replace(stop=min(response.stop, response.start + longest))
 
 
 def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, longest: int | None = None) -> dict[str, Any]:
-    """The step for the page, or some of its prompts: tokens in the order they are shown, evidence only for the responses that have it.
+    """The data of one step, or of some of its prompts: tokens in display order, evidence for the responses that have it.
 
-    Of a response with more than `longest` tokens only the beginning is there; `whole` has its true length.
+    A response of more than `longest` tokens is truncated; `length` holds its full length.
     """
     shown = {
-        group: [_begun(sibling, longest) for sibling in siblings]
+        group: [_truncated(sibling, longest) for sibling in siblings]
         for group, siblings in tokens.by_group.items()
         if groups is None or group in groups
     }
@@ -83,7 +85,7 @@ def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, lo
         "responses": {
             "row": [response.row for response in responses],
             "count": [response.stop - response.start for response in responses],
-            "whole": [lengths[response.row] for response in responses],
+            "length": [lengths[response.row] for response in responses],
             "score": [rounded(response.score) for response in responses],
             **{
                 name: [rounded(number(columns[name][response.start])) for response in responses]
@@ -101,13 +103,13 @@ def token_block(tokens: StepTokens, groups: Collection[int] | None = None, *, lo
 
 
 def _evidence(tokens: StepTokens, responses: Sequence[Response]) -> dict[str, Any]:
-    """`covers`: which responses were looked at, as places; `evidence`: name -> which cover, and the values of its responses in order."""
+    """`covers`: lists of response indices; `evidence`: name -> index of its cover, and the values of those responses in order."""
     covers: list[list[int]] = []
     evidence: dict[str, Any] = {}
     for name, values in tokens.evidence.items():
         cover = [at for at, one in enumerate(responses) if any(value is not None for value in values[one.start : one.stop])]
         if cover not in covers:
             covers.append(cover)
-        looked_at = (values[at] for place in cover for at in range(responses[place].start, responses[place].stop))
-        evidence[name] = [covers.index(cover), [rounded(value, OF_EVIDENCE) for value in looked_at]]
+        covered = (values[at] for place in cover for at in range(responses[place].start, responses[place].stop))
+        evidence[name] = [covers.index(cover), [rounded(value, OF_EVIDENCE) for value in covered]]
     return {"covers": covers, "evidence": evidence}

@@ -1,6 +1,6 @@
-"""Curves drawn as small SVG charts. altair and vl-convert are needed here and nowhere else.
+"""Draws curves as small SVG charts. Only this module needs altair and vl-convert.
 
-Charts made fit for the page: no style attributes, no colours of their own, nothing but shapes and text.
+`draw` renders a chart with placeholder colours; `themed` replaces those with CSS classes and removes everything but shapes and text.
 """
 
 import re
@@ -10,59 +10,19 @@ from xml.etree import ElementTree
 
 from tokencredit.report.curves import Curve, Series
 
-SVG = "http://www.w3.org/2000/svg"
-SHAPES = {"svg", "g", "path", "line", "rect", "text", "tspan", "circle"}
-ATTRIBUTES = {
-    "d", "x", "y", "x1", "x2", "y1", "y2", "dx", "dy", "r", "cx", "cy", "width", "height", "transform", "viewBox", "opacity", "display",
-    "fill", "stroke", "fill-opacity", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
-    "stroke-miterlimit", "text-anchor", "font-size", "font-weight",
-}  # fmt: skip
-NUMBER = re.compile(r"\d+\.\d{2,}")
-
-
-def themed(svg: str, classes: Mapping[str, str]) -> str:
-    """The drawing with each stand-in colour (`#010200`) replaced by a class (`stroke-ink`), so that the page's theme colours it.
-
-    Every other colour is dropped, as is everything that is not plain drawing. Numbers keep one decimal: a tenth of a pixel.
-    """
-    ElementTree.register_namespace("", SVG)
-    root = ElementTree.fromstring(svg)
-    _clean(root, classes)
-    root.attrib = {"viewBox": root.attrib["viewBox"], "class": "chart", "aria-hidden": "true", "focusable": "false"}
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _clean(element: ElementTree.Element, classes: Mapping[str, str]) -> None:
-    for child in list(element):
-        name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
-        if name not in SHAPES or child.attrib.get("display") == "none" or "background" in child.attrib.get("class", "").split():
-            element.remove(child)
-        else:
-            _clean(child, classes)
-    if element.tag == f"{{{SVG}}}g" and not len(element):
-        element.attrib = {}
-    names = [f"{kind}-{classes[colour]}" for kind in ("fill", "stroke") if (colour := element.attrib.get(kind, "")) in classes]
-    kept = {key: NUMBER.sub(_tenth, value) for key, value in element.attrib.items() if key in ATTRIBUTES}
-    for kind in ("fill", "stroke"):
-        if kept.get(kind) not in (None, "none"):
-            del kept[kind]
-    element.attrib = kept | ({"class": " ".join(names)} if names else {})
-
-
-def _tenth(match: re.Match[str]) -> str:
-    return f"{float(match[0]):.1f}".removesuffix(".0")
-
-
 WIDTH, HEIGHT = 252, 118
+
 SERIES = 6
-"""Colours for lines; more runs than that begin again, with another dash."""
+"""Number of line colours; further runs repeat the colours with another dash."""
 
 DASHES = ([1, 0], [6, 3], [2, 2])
-INK, GRID = "#020100", "#020200"
-STAND_INS = {f"#0100{index:02}": f"series-{index}" for index in range(SERIES)} | {INK: "soft", GRID: "grid"}
-"""Colours the chart is drawn in -> the page's class for them; no real chart would use these."""
 
-WITHOUT = "Charts are left out: altair and vl-convert-python are not installed. The numbers are in metrics.jsonl."
+INK, GRID = "#020100", "#020200"
+
+STAND_INS = {f"#0100{index:02}": f"series-{index}" for index in range(SERIES)} | {INK: "soft", GRID: "grid"}
+"""Placeholder colour of the drawing -> CSS class of the page. No real chart uses these colours."""
+
+WITHOUT = "No charts: altair and vl-convert-python are not installed. The numbers are in metrics.jsonl."
 
 
 def can_draw() -> bool:
@@ -70,7 +30,7 @@ def can_draw() -> bool:
 
 
 def draw(curve: Curve) -> str:
-    """One chart as SVG without colours of its own; series are told apart by colour and dash in the order they come."""
+    """One chart as SVG with CSS classes as colours. Series differ by colour and dash, in their order."""
     import altair
     import vl_convert
 
@@ -116,3 +76,49 @@ def _rows(series: Series) -> list[dict[str, float | None]]:
 
 def _largest(curve: Curve) -> float:
     return max(abs(point.value) for series in curve.series for point in series.points)
+
+
+SVG = "http://www.w3.org/2000/svg"
+
+SHAPES = {"svg", "g", "path", "line", "rect", "text", "tspan", "circle"}
+
+ATTRIBUTES = {
+    "d", "x", "y", "x1", "x2", "y1", "y2", "dx", "dy", "r", "cx", "cy", "width", "height", "transform", "viewBox", "opacity", "display",
+    "fill", "stroke", "fill-opacity", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
+    "stroke-miterlimit", "text-anchor", "font-size", "font-weight",
+}  # fmt: skip
+
+NUMBER = re.compile(r"\d+\.\d{2,}")
+
+
+def themed(svg: str, classes: Mapping[str, str]) -> str:
+    """Replace each placeholder colour (`#010200`) by a class (`stroke-ink`), so that the theme of the page colours the drawing.
+
+    Other colours, and elements that are not in SHAPES, are removed. Numbers keep one decimal, a tenth of a pixel.
+    """
+    ElementTree.register_namespace("", SVG)
+    root = ElementTree.fromstring(svg)
+    _clean(root, classes)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "class": "chart", "aria-hidden": "true", "focusable": "false"}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _clean(element: ElementTree.Element, classes: Mapping[str, str]) -> None:
+    for child in list(element):
+        name = child.tag.removeprefix(f"{{{SVG}}}") if isinstance(child.tag, str) else ""
+        if name not in SHAPES or child.attrib.get("display") == "none" or "background" in child.attrib.get("class", "").split():
+            element.remove(child)
+        else:
+            _clean(child, classes)
+    if element.tag == f"{{{SVG}}}g" and not len(element):
+        element.attrib = {}
+    names = [f"{kind}-{classes[colour]}" for kind in ("fill", "stroke") if (colour := element.attrib.get(kind, "")) in classes]
+    kept = {key: NUMBER.sub(_tenth, value) for key, value in element.attrib.items() if key in ATTRIBUTES}
+    for kind in ("fill", "stroke"):
+        if kept.get(kind) not in (None, "none"):
+            del kept[kind]
+    element.attrib = kept | ({"class": " ".join(names)} if names else {})
+
+
+def _tenth(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.1f}".removesuffix(".0")

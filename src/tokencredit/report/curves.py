@@ -1,4 +1,4 @@
-"""What was measured along a run, as series of (step, value), with a sentence for those who do not see the chart."""
+"""The curves of a run: series of (step, value), each with a sentence as text alternative."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from tokencredit.report.token_view import number
 from tokencredit.stats import wilson
 
 MOST_POINTS = 400
+"""Points of a series on the page."""
 
 
 class Point(NamedTuple):
@@ -32,10 +33,10 @@ class Curve(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The text alternative: where each series starts and ends, and its extremes."""
-        return f"{self.title}. " + " ".join(self._told(series) for series in self.series)
+        """The text alternative: first, last, lowest and highest value of each series."""
+        return f"{self.title}. " + " ".join(self._describe(series) for series in self.series)
 
-    def _told(self, series: Series) -> str:
+    def _describe(self, series: Series) -> str:
         first, last = series.points[0], series.points[-1]
         values = [point.value for point in series.points]
         name = f"{series.label}: " if series.label else ""
@@ -49,19 +50,26 @@ class Curve(NamedTuple):
 
 
 MEASURED = (
-    ("score", "Training score", "mean verdict of the batch, before shaping", False),
-    ("reward", "Reward", "mean after shaping", False),
+    ("score", "Training score", "mean score of the batch, before reward shaping", False),
+    ("reward", "Reward", "mean of the batch, after reward shaping", False),
     ("entropy", "Entropy", "nats per token, before the update", False),
     ("completions/mean_length", "Response length", "tokens, mean of the batch", False),
-    ("frac_reward_zero_std", "Dead groups", "share of prompts whose rewards are all alike", True),
-    ("ungraded", "Not graded", "responses of the batch that got no verdict", False),
-    ("completions/clipped_ratio", "Cut off", "share of responses that hit the length limit", True),
-    ("silenced_share", "Silenced tokens", "share of credited tokens the objective cut to zero", True),
+    ("frac_reward_zero_std", "Dead groups", "share of prompts with equal rewards, which teach nothing", True),
+    ("ungraded", "Ungraded responses", "responses per batch without a score", False),
+    ("unscored_tokens", "Unscored tokens", "tokens per batch without a sampler log-prob, left out of the loss", False),
+    ("completions/clipped_ratio", "Truncated responses", "share of responses that reached the length limit", True),
+    ("silenced_share", "Clip fraction", "share of credited tokens whose gradient the objective silenced", True),
+    ("prompts_per_optimizer_step", "Prompts per optimizer step", "mean over the optimizer steps of the batch", False),
     ("kl", "KL to the reference", "nats per token", False),
 )
+"""Key in metrics.jsonl, title, caption, whether the value is a share."""
 
 
 OF_GROUPS = ("frac_reward_zero_std",)
+"""Metrics that mean nothing if each prompt has one response."""
+
+SETTINGS_OF_PLAN = ("prompts_per_optimizer_step",)
+"""Metrics that the configuration usually fixes: shown only if they change during a run or differ between runs."""
 
 
 def _has_groups(run: Run) -> bool:
@@ -70,17 +78,21 @@ def _has_groups(run: Run) -> bool:
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
-    """Those with at least two points in some run. Left out: a curve that is zero throughout, repeats the one before it, or tells of groups
-    where there are none."""
+    """The curves with at least two points in some run.
+
+    Left out: a metric that is zero throughout, a reward that equals the score, group metrics of a run without groups, and a metric of
+    SETTINGS_OF_PLAN that is constant.
+    """
     labels = [run.name for run in runs] if len(runs) > 1 else [""]
     found = [
         Curve(f"Held-out accuracy, {kind}", caption + _problems(runs), True, _series(labels, [_held_out(run, kind) for run in runs]))
-        for kind, caption in (("greedy", "the most likely response; band: 95 %"), ("sampled", "pass@1; band: 95 %"))
+        for kind, caption in (("greedy", "greedy decoding; band: 95 % interval"), ("sampled", "pass@1; band: 95 % interval"))
     ]
     for key, title, caption, percent in MEASURED:
         series = _series(labels, [_measured(run, key) for run in runs])
-        zero = all(point.value == 0 for one in series for point in one.points)
-        if not zero and not (key == "reward" and found[-1].title == "Training score" and found[-1].series == series):
+        values = {point.value for one in series for point in one.points}
+        repeats = key == "reward" and found[-1].title == "Training score" and found[-1].series == series
+        if values - {0} and not repeats and not (key in SETTINGS_OF_PLAN and len(values) == 1):
             found.append(Curve(title, caption, percent, series))
     found.append(_stage_seconds(runs[0]) if len(runs) == 1 else _total_seconds(labels, runs))
     return [curve for curve in found if any(len(series.points) > 1 for series in curve.series)]
@@ -91,7 +103,7 @@ def _series(labels: Sequence[str], points: Sequence[list[Point]]) -> tuple[Serie
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most MOST_POINTS of them, evenly spaced, ends included."""
+    """At most MOST_POINTS points, evenly spaced, including both ends."""
     last = len(points) - 1
     if last < MOST_POINTS:
         return list(points)
@@ -105,7 +117,7 @@ def _measured(run: Run, key: str) -> list[Point]:
 
 
 def _held_out(run: Run, kind: str) -> list[Point]:
-    """Evaluations along the run, and those before and after it. The last step's own is replaced by the larger one after the run."""
+    """Evaluations before, during and after the run. At the last step, the larger final evaluation replaces the periodic one."""
 
     def point(step: int, row: dict[str, Any], prefix: str) -> list[Point]:
         value, problems = number(row.get(f"{prefix}{kind}")), number(row.get(f"{prefix}problems"))
@@ -123,16 +135,16 @@ def _held_out(run: Run, kind: str) -> list[Point]:
 
 
 def _problems(runs: Sequence[Run]) -> str:
-    """How many problems stand behind the points: those at the ends are from result.json and may be more than those between."""
+    """The number of problems per point, for the caption. The evaluations in result.json (both ends) may use more than those between."""
     ends = {int(count) for run in runs for when in ("before", "after") if (count := number(run.evaluated(when).get("problems")))}
     along = {int(count) for run in runs for row in run.metrics if (count := number(row.get("held_out/problems")))}
 
-    def told(counts: set[int]) -> str:
+    def listed(counts: set[int]) -> str:
         return " or ".join(map(str, sorted(counts)))
 
     if ends and along and ends != along:
-        return f"; first and last point: {told(ends)} problems, between: {told(along)}"
-    return f"; {told(ends | along)} problems" if ends | along else ""
+        return f"; first and last point: {listed(ends)} problems, between: {listed(along)}"
+    return f"; {listed(ends | along)} problems" if ends | along else ""
 
 
 def _seconds(row: dict[str, Any]) -> dict[str, float]:
@@ -142,7 +154,7 @@ def _seconds(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _stage_seconds(run: Run) -> Curve:
-    """The three stages that took longest, and the rest together."""
+    """Seconds of the three longest stages, and of all other stages together."""
     total: dict[str, float] = {}
     for row in run.timing:
         for stage, value in _seconds(row).items():

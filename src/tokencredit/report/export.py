@@ -1,4 +1,4 @@
-"""The best checkpoint of a run as an ordinary `transformers` folder with a card: nothing of the optimizer, nothing of the run's state."""
+"""Exports the best checkpoint of a run as a `transformers` model folder with a model card, without optimizer and training state."""
 
 import os
 import shutil
@@ -17,21 +17,21 @@ NOT_THE_MODEL = frozenset(
         "adapter.safetensors",
     }
 )  # fmt: skip
-"""What a checkpoint holds for a resume. Adapters are merged into the weights beside them."""
+"""Files of a checkpoint that only a resume needs. Adapters are already merged into the exported weights."""
 
 
 def export_model(folder: Path, out: Path | None = None) -> Path:
-    """Write the run's model to `out`, by default `model/` in the run; one that is there gives way when the new one is whole."""
+    """Write the model to `out`, by default `model/` in the run folder. An existing model is replaced once the new one is complete."""
     run, target = Run(folder), folder / "model" if out is None else out
     best = best_model(folder)
     place = None if best is None else parse_position(best.name)
     if best is None or place is None:
-        raise ConfigError(f"run {folder} has no whole checkpoint, so there is no model to export")
+        raise ConfigError(f"run {folder} has no complete checkpoint, so there is no model to export")
     text = card(run, step=place.step)
     with atomic_folder(target) as fresh:
         for file in sorted(best.iterdir()):
             if file.is_file() and file.name not in NOT_THE_MODEL:
-                _take(file, fresh / file.name)
+                _link_or_copy(file, fresh / file.name)
         shutil.copyfile(folder / "config.toml", fresh / CONFIG_FILE)
         (fresh / "README.md").write_text(text, encoding="utf-8")
         if target.exists():
@@ -39,8 +39,8 @@ def export_model(folder: Path, out: Path | None = None) -> Path:
     return target
 
 
-def _take(file: Path, to: Path) -> None:
-    """Weights are linked where the file system can: they are large and nobody edits them. The rest is copied."""
+def _link_or_copy(file: Path, to: Path) -> None:
+    """Hard-link weights if the file system supports it, since they are large and never edited. Copy everything else."""
     if file.suffix == ".safetensors":
         try:
             os.link(file, to)

@@ -1,18 +1,20 @@
-"""Numbers as the page says them."""
+"""Formats numbers for the page."""
 
 from decimal import ROUND_HALF_UP, Decimal
 
 
 def hundreds(share: float) -> str:
-    """`6.3` for 0.0625: halves away from zero, as the page's script rounds them."""
+    """`6.3` for 0.0625. Halves are rounded away from zero, as in the script of the page."""
     return str(Decimal(100 * share).quantize(Decimal("0.1"), ROUND_HALF_UP))
 
 
 def percent(share: float) -> str:
+    """`6.3 %` for 0.0625, with a narrow no-break space."""
     return f"{hundreds(share)}\u202f%"
 
 
 def grouped(count: float) -> str:
+    """`12,345`."""
     return f"{count:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""What was trained, what it reached, and what it cost: the first thing on the page."""
+"""The headline of a run: what was trained, the accuracy it reached, and the cost."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -29,26 +29,48 @@ class Headline:
     done: int
     finished: bool
     trained: bool
-    """False for a folder that holds a diagnosis of rollouts and no training."""
+    """False for a folder that holds a diagnosis but no training run."""
     subject: str
-    """What was diagnosed; empty for a training run."""
+    """The subject of a diagnosis; empty for a training run."""
     greedy: tuple[Accuracy, ...]
-    """Before and after; so far the first and the last evaluation of a run that has not finished."""
+    """Before and after training; for an unfinished run, the first and the last evaluation so far."""
     sampled: tuple[Accuracy, ...]
     best_step: str
-    """Empty where none was named."""
+    """Empty if result.json names none."""
     rollouts: float | None
     seconds: tuple[tuple[str, float], ...]
-    """By stage, largest first."""
+    """Wall-clock seconds by stage, largest first."""
 
     @property
     def about(self) -> str:
-        """What the recipe was put to."""
+        """What follows "recipe on" in the title: the subject of a diagnosis, else the task."""
         return self.subject or self.task
 
     @property
     def total_seconds(self) -> float:
         return sum(value for _, value in self.seconds)
+
+
+def headline(run: Run) -> Headline:
+    config = run.config
+    rollouts = run.result.get("rollouts_used", run.metrics[-1].get("rollouts_used") if run.metrics else None)
+    return Headline(
+        name=brief(run.name),
+        recipe=brief(str(setting(config, "recipe", "unknown recipe"))),
+        task=brief(str(setting(config, "task.type", "unknown task"))),
+        model=brief(str(setting(config, "model", "unknown model"))),
+        seed=_whole(setting(config, "seed")),
+        steps=_whole(setting(config, "steps")),
+        done=run.metrics[-1]["step"] if run.metrics else 0,
+        finished=bool(run.result),
+        trained=bool(run.metrics or run.result),
+        subject=brief(str(run.diagnosis.get("subject", ""))),
+        greedy=_before_and_after(run, "greedy"),
+        sampled=_before_and_after(run, "sampled"),
+        best_step=_whole(run.result.get("best_step"), otherwise="") if setting(config, "save_best", True) else "",
+        rollouts=number(rollouts),
+        seconds=_seconds(run),
+    )
 
 
 def _accuracy(when: str, row: dict[str, Any], prefix: str, kind: str) -> Accuracy | None:
@@ -79,25 +101,3 @@ def _seconds(run: Run) -> tuple[tuple[str, float], ...]:
 
 def _whole(value: Any, *, otherwise: str = "unknown") -> str:
     return str(value) if isinstance(value, int) else otherwise
-
-
-def headline(run: Run) -> Headline:
-    config = run.config
-    rollouts = run.result.get("rollouts_used", run.metrics[-1].get("rollouts_used") if run.metrics else None)
-    return Headline(
-        name=brief(run.name),
-        recipe=brief(str(setting(config, "recipe", "unknown recipe"))),
-        task=brief(str(setting(config, "task.type", "unknown task"))),
-        model=brief(str(setting(config, "model", "unknown model"))),
-        seed=_whole(setting(config, "seed")),
-        steps=_whole(setting(config, "steps")),
-        done=run.metrics[-1]["step"] if run.metrics else 0,
-        finished=bool(run.result),
-        trained=bool(run.metrics or run.result),
-        subject=brief(str(run.diagnosis.get("subject", ""))),
-        greedy=_before_and_after(run, "greedy"),
-        sampled=_before_and_after(run, "sampled"),
-        best_step=_whole(run.result.get("best_step"), otherwise="") if setting(config, "save_best", True) else "",
-        rollouts=number(rollouts),
-        seconds=_seconds(run),
-    )

@@ -1,4 +1,4 @@
-"""How to do it again: every number with its origin, the exact command, versions and commit."""
+"""The methods section: every setting with its origin, the command that repeats the run, versions and commit."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -38,12 +38,12 @@ class Methods:
     caveats: tuple[str, ...]
     stages: tuple[StageBox, ...]
     others: tuple[Setting, ...]
-    """Everything a recipe leaves open: task, sampling, optimizer, evaluation."""
+    """Settings that are not part of a recipe: task, sampling, optimizer, evaluation."""
     commands: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     commit: str
     unknown: str
-    """Why the configuration could not be read as one of this version; then every setting is in `others`, without origin."""
+    """Why this version cannot read the configuration. All settings are then in `others`, without origin. Empty if it can."""
 
 
 LONGEST_VALUE = 2000
@@ -51,15 +51,16 @@ TABLES_OF_TASKS = ("task.parameters", "task.mixture", "task.options")
 
 
 def shown(value: Any) -> str:
+    """A setting's value as text."""
     return f"{value:g}" if isinstance(value, float) else "unset" if value is None else brief(str(value), LONGEST_VALUE)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"optimizer": {"beta1": 0.9}} as {"optimizer.beta1": 0.9}; a table that is one setting stays whole."""
+    """{"optimizer": {"beta1": 0.9}} as {"optimizer.beta1": 0.9}. Tables in TABLES_OF_TASKS are one setting and stay nested."""
     found: dict[str, Any] = {}
     for key, value in config.items():
-        whole = not isinstance(value, dict) or prefix + key in TABLES_OF_TASKS
-        found |= {prefix + key: value} if whole else flat(value, f"{prefix}{key}.")
+        is_setting = not isinstance(value, dict) or prefix + key in TABLES_OF_TASKS
+        found |= {prefix + key: value} if is_setting else flat(value, f"{prefix}{key}.")
     return found
 
 
@@ -68,15 +69,15 @@ def methods(run: Run) -> Methods:
         config = resolve([run.config])
     except ConfigError as problem:
         others = tuple(Setting(brief(path), shown(value), "") for path, value in flat(run.config).items())
-        return Methods("", "", (), (), others, _repeat(run, None), _versions(run), _commit(run), brief(str(problem)))
+        return Methods("", "", (), (), others, _commands(run, None), _versions(run), _commit(run), brief(str(problem)))
     entry = RECIPES[config.recipe]
     return Methods(
         summary=entry.summary,
         paper=entry.paper,
         caveats=entry.caveats,
         stages=tuple(_stage_box(config, stage) for stage in (*STAGES, "kl", "correction")),
-        others=tuple(_with_way(run, setting) for setting in _others(config)),
-        commands=_repeat(run, config),
+        others=tuple(_with_chosen_path(run, setting) for setting in _others(config)),
+        commands=_commands(run, config),
         versions=_versions(run),
         commit=_commit(run),
         unknown="",
@@ -89,10 +90,10 @@ def _stage_box(config: TrainConfig, stage: str) -> StageBox:
     settings = []
     for field, value in chosen.model_dump(exclude={"type"}).items():
         unchanged = type(chosen) is type(recommended) and value == getattr(recommended, field)
-        said = entry.origins.get(f"{stage}.{field}") if unchanged else None
+        origin = entry.origins.get(f"{stage}.{field}") if unchanged else None
         default = value == type(chosen).model_fields[field].default
         settings.append(
-            Setting(field, shown(value), said or (origin_of(type(chosen), field) if unchanged or default else "set for this run"))
+            Setting(field, shown(value), origin or (origin_of(type(chosen), field) if unchanged or default else "set for this run"))
         )
     return StageBox(
         stage=stage,
@@ -113,29 +114,29 @@ def _others(config: TrainConfig) -> tuple[Setting, ...]:
     )
 
 
-def _with_way(run: Run, setting: Setting) -> Setting:
-    """What a choice that was left to the engine came to, the last time that the run went on."""
-    told = [ways for said in (run.environment, *run.resumes) if isinstance(ways := said.get("ways"), dict)]
-    way = told[-1].get(setting.path) if told else None
-    if setting.value != "auto" or not isinstance(way, dict) or not {"taken", "why"} <= way.keys():
+def _with_chosen_path(run: Run, setting: Setting) -> Setting:
+    """For a setting "auto": the fast path that the engine chose, and the reason, as recorded at the last start or resume."""
+    recorded = [paths for start in (run.environment, *run.resumes) if isinstance(paths := start.get("ways"), dict)]
+    path = recorded[-1].get(setting.path) if recorded else None
+    if setting.value != "auto" or not isinstance(path, dict) or not {"taken", "why"} <= path.keys():
         return setting
-    return replace(setting, value=f"{setting.value}; here {brief(str(way['taken']))}: {brief(str(way['why']))}")
+    return replace(setting, value=f"{setting.value}; chosen: {brief(str(path['taken']))} ({brief(str(path['why']))})")
 
 
-def _repeat(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
-    """A diagnosis: its own command. A run: from the resolved file; and, if readable, from the differences to the recipe."""
+def _commands(run: Run, config: TrainConfig | None) -> tuple[str, ...]:
+    """For a diagnosis: its command. For a run: train from config.toml and, if that is readable, from the flags that differ."""
     if "command" in run.diagnosis:
         return (brief(str(run.diagnosis["command"]), LONGEST_VALUE),)
     from_file = f"tokencredit train {shlex.quote(sanitize(run.name) + '/config.toml')}"
     if config is None:
         return (from_file,)
     usual = flat(resolve([{"recipe": config.recipe, "task": {"type": config.task.type}}]).model_dump())
-    words = ["tokencredit", "train", "--recipe", config.recipe, "--task.type", config.task.type]
+    command = ["tokencredit", "train", "--recipe", config.recipe, "--task.type", config.task.type]
     for path, value in flat(config.model_dump()).items():
         if path not in ("recipe", "task.type") and (path not in usual or usual[path] != value):
             name = path.replace("_", "-")
-            words += _as_flag(name, value)
-    return (from_file, sanitize(shlex.join(words)))
+            command += _as_flag(name, value)
+    return (from_file, sanitize(shlex.join(command)))
 
 
 def _as_flag(name: str, value: Any) -> list[str]:
@@ -150,10 +151,10 @@ def _versions(run: Run) -> tuple[tuple[str, str], ...]:
     environment = run.environment
     packages = environment.get("packages")
     listed = packages if isinstance(packages, dict) else {}
-    told = {"python": environment.get("python"), **listed, "platform": environment.get("platform")}
-    return tuple((brief(name), brief(str(version))) for name, version in told.items() if version)
+    versions = {"python": environment.get("python"), **listed, "platform": environment.get("platform")}
+    return tuple((brief(name), brief(str(version))) for name, version in versions.items() if version)
 
 
 def _commit(run: Run) -> str:
     commit, diff = run.environment.get("commit"), run.environment.get("diff")
-    return "" if not commit else brief(str(commit)) + (", with uncommitted changes (env.json has them)" if diff else "")
+    return "" if not commit else brief(str(commit)) + (", with uncommitted changes (recorded in env.json)" if diff else "")

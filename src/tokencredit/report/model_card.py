@@ -1,6 +1,7 @@
-"""The model card: what was trained, on what, what it reached and how sure that is, and what to know before use.
+"""The model card (README.md) of an exported model: training, accuracy with intervals, recipe, data, limitations.
 
-What is known of the model a run began with: a name that may be told, and its license where it states one.
+Order of this file: the card and its sections, facts about the base model, Markdown helpers. Values come from files that may be untrusted,
+so every value is escaped.
 """
 
 import json
@@ -23,110 +24,26 @@ from tokencredit.report.token_view import number
 from tokencredit.stats import EXPLAINED, wilson
 from tokencredit.text import brief
 
-SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
-"""Signs that Markdown, HTML inside of it, or a link that makes itself would read as more than a sign."""
-AT_THE_START = re.compile(r"^(\s*\d*)(?=[#+=.)-])")
-"""Before what would begin a heading or a list of its own."""
-
-
-def plain(text: object, longest: int = 400) -> str:
-    """On one line, nothing hidden, and nothing that is markup."""
-    return AT_THE_START.sub(r"\1\\", SPECIAL.sub(r"\\\g<0>", brief(str(text), longest)))
-
-
-def code(text: object, longest: int = 400) -> str:
-    """A code span; its fence is longer than any row of backticks inside."""
-    said = brief(str(text), longest)
-    fence = "`" * (_longest_row(said) + 1)
-    padded = f" {said} " if said.startswith("`") or said.endswith("`") else said
-    # A table is cut at every pipe, also in code.
-    return f"{fence}{padded}{fence}".replace("|", "\\|")
-
-
-def block(text: str, language: str = "") -> str:
-    fence = "`" * max(3, _longest_row(text) + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _longest_row(text: str) -> int:
-    return max((len(row) for row in re.findall("`+", text)), default=0)
-
-
-ORIGINALS = {SMOLLM: "HuggingFaceTB/SmolLM2-135M-Instruct"}
-"""Names of ours for models that have one on the hub."""
-QUANTIZED = "The base was converted from a quantized file: its weights had been rounded before training began."
-LICENSE = re.compile(r"license:[ \t]*[\"']?([A-Za-z0-9][\w.+-]{0,60})[\"']?[ \t]*")
-
-
-def base_name(model: str) -> str:
-    """Of a folder the last part only: where it lies is nobody's business."""
-    if model in ORIGINALS:
-        return ORIGINALS[model]
-    if model not in shipped_bases() and is_hub_id(model) and not Path(model).is_dir():
-        return model.partition("@")[0]
-    return Path(model).name
-
-
-def base_license(model: str) -> str | None:
-    """The license in the header of the base's README.md; None where there is no such line."""
-    with suppress(OSError, ValueError):
-        text = (_local(model) / "README.md").read_text(encoding="utf-8")
-        header = text.split("---", 2)[1] if text.startswith("---") else ""
-        found = [match[1] for line in header.splitlines() if (match := LICENSE.fullmatch(line))]
-        return found[0] if found else None
-    return None
-
-
-def is_quantized(model: str) -> bool:
-    if model == SMOLLM:
-        return True
-    with suppress(OSError, ValueError):
-        return "quantization_config" in json.loads((_local(model) / "config.json").read_text(encoding="utf-8"))
-    return False
-
-
-def _local(model: str) -> Path:
-    """Where the base lies on this machine, if it does; nothing is ever fetched for a card."""
-    if model in shipped_bases():
-        return base_folder(model)
-    if model == SMOLLM:
-        return next(iter(sorted(cache_folder().glob("smollm2-*"))), Path("nowhere"))
-    if is_hub_id(model) and not Path(model).is_dir():
-        return _in_hub_cache(model)
-    return Path(model)
-
-
-def _in_hub_cache(model: str) -> Path:
-    from huggingface_hub import try_to_load_from_cache
-
-    repository, _, revision = model.partition("@")
-    found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
-    return Path(found).parent if isinstance(found, str) else Path("nowhere")
-
-
 CONFIG_FILE = "run-config.toml"
+
 CAUTIONS = ("warning", "guard", "gold", "ungraded", "damaged", "out-of-memory", "stopped")
-"""Kinds of events that somebody who uses the model should know of."""
+"""Kinds of events that a user of the model should know."""
+
 EVENTS_NAMED = 12
 
 
 def card(run: Run, *, step: int) -> str:
-    """The text of README.md; `step` is the training step whose weights lie beside it."""
+    """The text of README.md; `step` is the training step of the exported weights."""
     head, how = headline(run), methods(run)
     chosen = next((row for row in run.metrics if row["step"] == step and _share(row.get("held_out/sampled")) is not None), {})
     parts = [_header(run), f"# {plain(head.name)}\n", _about(run, head, step, best=bool(chosen)), *_numbers(run, head, step, chosen)]
     parts += ["## Use\n", _use(), "## Training\n", _training(run, head), "## Recipe\n", _recipe(how), *_data(run)]
-    parts += ["## Do it again\n", _again(run, how), "## Know before use\n", _cautions(run, how)]
+    parts += ["## Reproduce\n", _reproduce(run, how), "## Limitations\n", _cautions(run, how)]
     return "\n".join(parts)
 
 
 def _header(run: Run) -> str:
-    """JSON strings are YAML, and hold anything."""
+    """The YAML header. JSON strings are valid YAML, so they can hold any text."""
     model = str(run.config.get("model", "unknown"))
     lines = [f"base_model: {json.dumps(base_name(model))}", "library_name: transformers", "pipeline_tag: text-generation"]
     if (license := base_license(model)) is not None:
@@ -136,19 +53,14 @@ def _header(run: Run) -> str:
 
 def _about(run: Run, head: Headline, step: int, *, best: bool) -> str:
     base = plain(base_name(str(run.config.get("model", "unknown"))))
-    shown_to_it = setting(run.config, "source") == "demonstrations"
-    what = f"demonstrations of task {code(head.task)}" if shown_to_it else f"task {code(head.task)} with recipe {code(head.recipe)}"
-    ending = ", the best of those evaluated." if best and str(step) == head.best_step else "."
+    supervised = setting(run.config, "source") == "demonstrations"
+    what = f"demonstrations of task {code(head.task)}" if supervised else f"task {code(head.task)} with recipe {code(head.recipe)}"
+    ending = ", which had the best evaluation." if best and str(step) == head.best_step else "."
     return f"{base}, trained on {what} by tokencredit for {head.steps} steps. The weights are those after training step {step}{ending}\n"
 
 
-def _share(value: Any) -> float | None:
-    found = number(value)
-    return found if found is not None and 0 <= found <= 1 else None
-
-
 def _numbers(run: Run, head: Headline, step: int, chosen: Mapping[str, Any]) -> Iterable[str]:
-    """Before and after the whole run; `chosen` is the evaluation for which these weights were chosen."""
+    """Accuracy before and after the run; `chosen` is the evaluation by which these weights were selected."""
     rows = []
     for kind, name in (("greedy", "greedy"), ("sampled", "one sample (pass@1)"), ("pass_at_k", "best of k (pass@k)")):
         for when, at in (("before", 0), ("after", head.steps)):
@@ -156,20 +68,25 @@ def _numbers(run: Run, head: Headline, step: int, chosen: Mapping[str, Any]) -> 
             share, problems = _share(found.get(kind)), number(found.get("problems"))
             if share is not None and problems is not None and problems >= 1:
                 low, high = wilson(share, int(problems))
-                said = name.replace("k", str(found.get("k"))) if kind == "pass_at_k" else name
-                rows.append([f"{when} (step {at})", plain(said), percent(share), f"{percent(low)} to {percent(high)}", grouped(problems)])
+                label = name.replace("k", str(found.get("k"))) if kind == "pass_at_k" else name
+                rows.append([f"{when} (step {at})", plain(label), percent(share), f"{percent(low)} to {percent(high)}", grouped(problems)])
     if not rows and not chosen:
         return
     yield "## Accuracy on held-out problems\n"
     if rows:
-        yield table(["when", "how", "accuracy", "95 % interval", "problems"], rows)
+        yield table(["when", "decoding", "accuracy", "95 % interval", "problems"], rows)
     if chosen:
         share, problems = percent(float(chosen["held_out/sampled"])), plain(chosen.get("held_out/problems", "unknown"))
         yield (
             f"These weights, of step {step}, were right in {share} of samples for {problems} held-out problems during training. "
-            "A number that weights were chosen for is a little too high.\n"
+            "This number is biased upwards, because the weights were selected by it.\n"
         )
     yield f"Intervals: {EXPLAINED}\n"
+
+
+def _share(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and 0 <= found <= 1 else None
 
 
 def _use() -> str:
@@ -189,15 +106,7 @@ def _training(run: Run, head: Headline) -> str:
     if head.seconds:
         rows.append(["time", duration(head.total_seconds)])
     rows.append(["engine", code(setting(run.config, "engine", "unknown"))])
-    return table(["what", "value"], [*rows, *_listed({"task": run.config.get("task", {})})])
-
-
-def _listed(values: Mapping[str, Any]) -> list[list[str]]:
-    """Of a path the name only: where a file lay is nobody's business."""
-    found = flat(dict(values)).items()
-    return [
-        [code(path), code(Path(value).name if isinstance(value, str) and value.startswith("/") else shown(value))] for path, value in found
-    ]
+    return table(["setting", "value"], [*rows, *_listed({"task": run.config.get("task", {})})])
 
 
 def _recipe(how: Methods) -> str:
@@ -212,27 +121,124 @@ def _recipe(how: Methods) -> str:
 
 
 def _data(run: Run) -> Iterable[str]:
-    """What the run wrote down of its data, so that another can tell whether theirs is the same."""
+    """Counts and fingerprints of the data, so that others can check whether they have the same data."""
     if rows := _listed({name: value for name, value in run.data.items() if name != "task"}):
         yield "## Data\n"
         yield table(["what", "value"], rows)
 
 
-def _again(run: Run, how: Methods) -> str:
+def _listed(values: Mapping[str, Any]) -> list[list[str]]:
+    """Table rows of settings. A path is reduced to its last part, because the rest is private."""
+    found = flat(dict(values)).items()
+    return [
+        [code(path), code(Path(value).name if isinstance(value, str) and value.startswith("/") else shown(value))] for path, value in found
+    ]
+
+
+def _reproduce(run: Run, how: Methods) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in how.versions)
     commit, changed = run.environment.get("commit"), " with uncommitted changes" if run.environment.get("diff") else ""
     ending = f" Commit {code(commit)}{changed}." if commit else ""
     command = block(f"tokencredit train {CONFIG_FILE}", "bash")
-    return f"{code(CONFIG_FILE)} is the whole configuration:\n\n{command}\n{plain(versions, 2000)}.{ending}\n"
+    return f"{code(CONFIG_FILE)} holds the complete configuration:\n\n{command}\n{plain(versions, 2000)}.{ending}\n"
 
 
 def _cautions(run: Run, how: Methods) -> str:
-    said = [notice.text for notice in notices(run) if notice.grave]
-    said += [QUANTIZED] if is_quantized(str(run.config.get("model", ""))) else []
-    said += how.caveats
-    told = list(dict.fromkeys(str(event["message"]) for event in run.events if event["kind"] in CAUTIONS))
-    said += told[:EVENTS_NAMED]
-    if len(told) > EVENTS_NAMED:
-        said.append(f"{len(told) - EVENTS_NAMED} more were told while it trained")
-    said.append("It was trained for one task and measured on that task alone; what else changed in it is not known.")
-    return "".join(f"- {plain(line)}\n" for line in said)
+    cautions = [notice.text for notice in notices(run) if notice.severe]
+    cautions += [QUANTIZED] if is_quantized(str(run.config.get("model", ""))) else []
+    cautions += how.caveats
+    messages = list(dict.fromkeys(str(event["message"]) for event in run.events if event["kind"] in CAUTIONS))
+    cautions += messages[:EVENTS_NAMED]
+    if len(messages) > EVENTS_NAMED:
+        cautions.append(f"{len(messages) - EVENTS_NAMED} more events were recorded during training")
+    cautions.append("The model was trained for one task and evaluated on that task only. Effects on other abilities are unknown.")
+    return "".join(f"- {plain(line)}\n" for line in cautions)
+
+
+ORIGINALS = {SMOLLM: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""Our model names -> hub ids."""
+
+QUANTIZED = "The base was converted from a quantized file: its weights had been rounded before training began."
+
+LICENSE = re.compile(r"license:[ \t]*[\"']?([A-Za-z0-9][\w.+-]{0,60})[\"']?[ \t]*")
+
+
+def base_name(model: str) -> str:
+    """The hub id or shipped name; for a folder only its last part, because the path is private."""
+    if model in ORIGINALS:
+        return ORIGINALS[model]
+    if model not in shipped_bases() and is_hub_id(model) and not Path(model).is_dir():
+        return model.partition("@")[0]
+    return Path(model).name
+
+
+def base_license(model: str) -> str | None:
+    """The license in the header of the base model's README.md, or None."""
+    with suppress(OSError, ValueError):
+        text = (_local(model) / "README.md").read_text(encoding="utf-8")
+        header = text.split("---", 2)[1] if text.startswith("---") else ""
+        found = [match[1] for line in header.splitlines() if (match := LICENSE.fullmatch(line))]
+        return found[0] if found else None
+    return None
+
+
+def is_quantized(model: str) -> bool:
+    if model == SMOLLM:
+        return True
+    with suppress(OSError, ValueError):
+        return "quantization_config" in json.loads((_local(model) / "config.json").read_text(encoding="utf-8"))
+    return False
+
+
+def _local(model: str) -> Path:
+    """The local folder of the base model, which may not exist. A card never downloads anything."""
+    if model in shipped_bases():
+        return base_folder(model)
+    if model == SMOLLM:
+        return next(iter(sorted(cache_folder().glob("smollm2-*"))), Path("nowhere"))
+    if is_hub_id(model) and not Path(model).is_dir():
+        return _in_hub_cache(model)
+    return Path(model)
+
+
+def _in_hub_cache(model: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache
+
+    repository, _, revision = model.partition("@")
+    found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
+    return Path(found).parent if isinstance(found, str) else Path("nowhere")
+
+
+SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+"""Characters that act as markup in Markdown or HTML, or that start an automatic link."""
+
+AT_THE_START = re.compile(r"^(\s*\d*)(?=[#+=.)-])")
+"""The position before characters that would start a heading or a list."""
+
+
+def plain(text: object, longest: int = 400) -> str:
+    """Escaped text on one line, without invisible characters and without markup."""
+    return AT_THE_START.sub(r"\1\\", SPECIAL.sub(r"\\\g<0>", brief(str(text), longest)))
+
+
+def code(text: object, longest: int = 400) -> str:
+    """A code span; its fence is longer than any sequence of backticks inside."""
+    content = brief(str(text), longest)
+    fence = "`" * (_most_backticks(content) + 1)
+    padded = f" {content} " if content.startswith("`") or content.endswith("`") else content
+    # A table is split at every pipe, also inside code.
+    return f"{fence}{padded}{fence}".replace("|", "\\|")
+
+
+def block(text: str, language: str = "") -> str:
+    fence = "`" * max(3, _most_backticks(text) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _most_backticks(text: str) -> int:
+    return max((len(ticks) for ticks in re.findall("`+", text)), default=0)

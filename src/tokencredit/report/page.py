@@ -1,6 +1,7 @@
-"""One HTML file from run folders: everything inside it, nothing fetched, nothing executed but its own script.
+"""Writes one self-contained HTML page from run folders.
 
-Several runs side by side: what was set differently.
+A content security policy restricts the page to its own script and style; it loads nothing. A page of several runs lists the settings in
+which they differ. Tokens and findings must fit a budget (`selection`).
 """
 
 import hashlib
@@ -29,58 +30,10 @@ from tokencredit.text import brief, sanitize_values
 from tokencredit.version import own_version
 
 
-class Difference(NamedTuple):
-    path: str
-    values: tuple[str, ...]
-
-
-def differences(runs: Sequence[Run]) -> list[Difference]:
-    """Settings that are not the same in all runs; a setting one run does not have is an en dash there.
-
-    Where runs chose another type at a stage, the type says it: the numbers of each type are in the methods.
-    """
-    settings = [flat(run.config) for run in runs]
-    paths = dict.fromkeys(path for setting in settings for path in setting)
-    found = []
-    for path in paths:
-        kind = path.rpartition(".")[0] + ".type"
-        if path != kind and len({setting.get(kind) for setting in settings}) > 1:
-            continue
-        values = tuple(shown(setting[path]) if path in setting else "–" for setting in settings)
-        if len(set(values)) > 1:
-            found.append(Difference(brief(path), values))
-    return found
-
-
-STYLES = ("page.css", "happened.css", "tokens.css", "findings.css")
-SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")
-
-
-def _asset(name: str) -> str:
-    return resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def script_text() -> str:
-    """All scripts as one, so that one hash covers them."""
-    return '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
-
-
-def style_text() -> str:
-    return "\n".join(_asset(name) for name in STYLES)
-
-
-def content_policy(script: str, style: str) -> str:
-    """Nothing may be loaded or run but this very script and this very style."""
-
-    def hashed(text: str) -> str:
-        return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-    return f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; img-src data:; base-uri 'none'; form-action 'none'"
-
-
 def write_page(folders: Sequence[Path], out: Path) -> None:
+    """Render the runs and replace `out` atomically."""
     if not folders:
-        raise ConfigError("report of no run; name at least one run folder")
+        raise ConfigError("no run given; name at least one run folder")
     page = render([Run(folder) for folder in folders])
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -91,10 +44,11 @@ def write_page(folders: Sequence[Path], out: Path) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
+    """The page as text, with fewer tokens if it would exceed PAGE_BUDGET."""
     shown = [choose(run, DATA_BUDGET // len(runs)) for run in runs]
     page = _render(runs, shown)
     if len(page.encode()) > PAGE_BUDGET:
-        # Texts other than tokens took more than their part: give tokens what is left, at least a little.
+        # The other texts exceed their share of the page: give the tokens the rest, but at least 100 kB.
         spare = max(100_000, DATA_BUDGET - (len(page.encode()) - PAGE_BUDGET))
         page = _render(runs, [choose(run, spare // len(runs)) for run in runs])
     return page
@@ -115,7 +69,7 @@ def _render(runs: Sequence[Run], shown: Sequence[Shown]) -> str:
             {
                 "headline": headline(run),
                 "notices": notices(run),
-                "happened": run_events(run),
+                "events": run_events(run),
                 "methods": methods(run),
                 "blocks": {
                     "tokens": {step: Markup(text) for step, text in one.tokens.items()},
@@ -147,6 +101,7 @@ def _figure(curve: Curve, *, drawn: bool) -> dict[str, Any]:
 
 
 def _index(runs: Sequence[Run], shown: Sequence[Shown]) -> dict[str, Any]:
+    """What the script needs before it parses a step: the steps of each run and the trends of its findings."""
     return {
         "runs": [
             {
@@ -160,3 +115,53 @@ def _index(runs: Sequence[Run], shown: Sequence[Shown]) -> dict[str, Any]:
             for run, one in zip(runs, shown, strict=True)
         ]
     }
+
+
+class Difference(NamedTuple):
+    path: str
+    values: tuple[str, ...]
+
+
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """Settings with different values; an en dash stands for a setting that a run does not have.
+
+    If runs use different types at a stage, only the type is listed; the methods section has the settings of each type.
+    """
+    settings = [flat(run.config) for run in runs]
+    paths = dict.fromkeys(path for setting in settings for path in setting)
+    found = []
+    for path in paths:
+        kind = path.rpartition(".")[0] + ".type"
+        if path != kind and len({setting.get(kind) for setting in settings}) > 1:
+            continue
+        values = tuple(shown(setting[path]) if path in setting else "–" for setting in settings)
+        if len(set(values)) > 1:
+            found.append(Difference(brief(path), values))
+    return found
+
+
+STYLES = ("page.css", "events.css", "tokens.css", "findings.css")
+
+SCRIPTS = ("dom.js", "data.js", "tree.js", "scales.js", "detail.js", "view.js", "findings.js", "plan.js", "main.js")
+
+
+def _asset(name: str) -> str:
+    return resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def script_text() -> str:
+    """All scripts joined, so that one hash covers them."""
+    return '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
+
+
+def style_text() -> str:
+    return "\n".join(_asset(name) for name in STYLES)
+
+
+def content_policy(script: str, style: str) -> str:
+    """A content security policy that allows this script and this style only."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return f"default-src 'none'; script-src {hashed(script)}; style-src {hashed(style)}; img-src data:; base-uri 'none'; form-action 'none'"

@@ -1,6 +1,6 @@
-"""Reading a run folder. Every file but config.toml may be missing; one that is damaged is named.
+"""Reads the files of a run folder and checks the tables and plans in them.
 
-What must hold of tables and plans of a run folder; a file where it does not is damaged.
+Every file except config.toml may be missing. A damaged file raises a ConfigError that names the file.
 """
 
 import json
@@ -15,60 +15,17 @@ from tokencredit.config.messages import first_line, shortened
 from tokencredit.config.resolve import read_toml
 from tokencredit.errors import ConfigError
 
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _whole_or_none(value: Any) -> bool:
-    return value is None or _whole(value)
-
-
-def _text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-OF_COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "row": (_whole, "a whole number"),
-    "position": (_whole, "a whole number"),
-    "group": (_whole, "a whole number"),
-    "token_id": (_whole_or_none, "a whole number"),
-    "optimizer_step": (_whole_or_none, "a whole number"),
-    "prompt": (_text_or_none, "text"),
-    "text": (_text_or_none, "text"),
-    "token_class": (_text_or_none, "text"),
-    "step_right": (lambda value: value in (None, True, False), "true or false"),
-}
-"""Columns that are counted, sorted or joined by. In any other a cell that is no number is left blank."""
-
-
-def check_columns(said: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    for name, (holds, what) in OF_COLUMNS.items():
-        for at, value in enumerate(columns.get(name, ())):
-            if not holds(value):
-                raise ConfigError(f"{said}: {name} of line {at + 1} is {shortened(value)}, not {what}")
-    if len(set(zip(columns.get("row", ()), columns.get("position", ()), strict=True))) < len(columns.get("row", ())):
-        raise ConfigError(f"{said}: a token is in it twice")
-
-
-def check_plan(said: str, plan: Mapping[str, Any]) -> None:
-    """Optimizer steps, each with micro-batches of rows."""
-    steps = plan["steps"]
-    if not isinstance(steps, list) or not all(isinstance(step, dict) and _are_rows(step.get("micro_batches")) for step in steps):
-        raise ConfigError(f"{said} has steps {shortened(steps)}; each needs micro_batches, lists of rows")
-
-
-def _are_rows(batches: Any) -> bool:
-    return isinstance(batches, list) and all(isinstance(batch, list) and all(map(_whole, batch)) for batch in batches)
-
-
 Columns = dict[str, list[Any]]
+
 CHECKPOINT = re.compile(r"(step|checkpoint)-\d+(-\d+)?")
+
 FINDING_PARTS = {"name": str, "note": str, "numbers": dict, "tables": dict}
 
 
 @dataclass(frozen=True)
 class Run:
+    """A run folder, or the folder of a diagnosis. Files are read on first use and cached."""
+
     folder: Path
 
     def __post_init__(self) -> None:
@@ -91,22 +48,22 @@ class Run:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """Empty where the run has not finished."""
+        """Empty if the run has not finished."""
         return self._object("result.json")
 
     def evaluated(self, when: str) -> dict[str, Any]:
-        """The held-out accuracy "before" or "after" the whole run; empty where it has not finished."""
+        """The held-out evaluation "before" or "after" the run; empty if the run has not finished."""
         found = self.result.get(when)
         return found if isinstance(found, dict) else {}
 
     @cached_property
     def diagnosis(self) -> dict[str, Any]:
-        """The command that made this folder and its subject, where it holds a diagnosis and not a training run."""
+        """For a folder made by `tokencredit diagnose`: its command and its subject. Empty for a training run."""
         return self._object("diagnosis.json")
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What was asked: counts and fingerprints of the task's rows; empty for a task without files."""
+        """Counts and fingerprints of the task's rows; empty for a task without files."""
         return self._object("data.json")
 
     @cached_property
@@ -119,7 +76,7 @@ class Run:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """What a person should know of; a quiet run has none."""
+        """Warnings, refused batches and other events; a run without incidents has none."""
         return self._rows("events.jsonl", needs=("step", "kind", "message"))
 
     @cached_property
@@ -128,7 +85,7 @@ class Run:
 
     @cached_property
     def has_checkpoint(self) -> bool:
-        """One that was published; whether it is whole is for the engine to say."""
+        """Whether a checkpoint was saved. The engine checks on resume whether it is valid."""
         return any(path.is_dir() and CHECKPOINT.fullmatch(path.name) for path in (self.folder / "checkpoints").glob("*"))
 
     @cached_property
@@ -156,7 +113,7 @@ class Run:
             odd = [key for key, kind in FINDING_PARTS.items() if not isinstance(finding[key], kind)]
             odd += [] if odd else [table for table, rows in finding["tables"].items() if not _is_table(rows)]
             if odd:
-                raise ConfigError(f"{self.folder / name} is damaged: {odd[0]!r} of a finding is of another kind than a diagnosis writes")
+                raise ConfigError(f"{self.folder / name} is damaged: {odd[0]!r} of a finding has another type than diagnose writes")
         return found
 
     def token_columns(self, step: int) -> Columns:
@@ -183,15 +140,21 @@ class Run:
         return _json_lines(path, needs=needs) if path.exists() else []
 
 
-def _is_table(rows: Any) -> bool:
-    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+def setting(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """`setting(config, "task.type")`, or the default if a part of the path is missing."""
+    value: Any = config
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return default
+        value = value[key]
+    return value
 
 
 def _step_of(path: Path) -> int:
     try:
         return int(path.stem.removeprefix("step-"))
     except ValueError:
-        raise ConfigError(f"{path} does not name a training step; token and finding files are called step-000020") from None
+        raise ConfigError(f"{path} does not name a training step; token and finding files are named like step-000020") from None
 
 
 def _text(path: Path) -> str:
@@ -209,9 +172,9 @@ def _json(path: Path, text: str, *, where: str = "") -> Any:
 
 
 def _json_lines(path: Path, *, needs: Sequence[str]) -> list[dict[str, Any]]:
-    """A last line cut short is what a running or killed run leaves, and is left out; any other broken line is refused."""
+    """Rows of a JSON lines file. An incomplete last line (from a running or killed run) is ignored; any other invalid line is an error."""
     text = _text(path)
-    # Not splitlines: it would also cut at separators inside a token's text, which JSON lets stand as they are.
+    # splitlines would also split at separators inside a token's text, which JSON does not escape.
     lines = text.split("\n")[:-1]
     rows = [_json(path, line, where=f"line {number} is ") for number, line in enumerate(lines, 1)]
     for number, row in enumerate(rows, 1):
@@ -224,7 +187,7 @@ def _json_lines(path: Path, *, needs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _columns(stem: Path) -> Columns:
-    """Column-wise, whichever of the two formats is there; empty where neither is."""
+    """The columns of the Parquet or JSON lines file, whichever exists; empty if neither does."""
     parquet, lines = stem.with_suffix(".parquet"), stem.with_suffix(".jsonl")
     if parquet.exists():
         columns = _parquet(parquet)
@@ -252,15 +215,56 @@ def _parquet(path: Path) -> Columns:
         table = parquet.read_table(path, page_checksum_verification=True)
         return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ValueError, OverflowError, LookupError, pyarrow.ArrowException) as problem:
-        # Not Parquet, two columns of one name, text that is not UTF-8, moments beyond the calendar.
+        # Causes: not Parquet, two columns of one name, text that is not UTF-8, a timestamp out of range.
         raise ConfigError(f"{path} cannot be read as Parquet: {first_line(problem)}") from None
 
 
-def setting(config: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """`setting(config, "task.type")`, or the default where a part of the path is missing."""
-    value: Any = config
-    for key in path.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            return default
-        value = value[key]
-    return value
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_integer_or_none(value: Any) -> bool:
+    return value is None or _is_integer(value)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+OF_COLUMNS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "row": (_is_integer, "a whole number"),
+    "position": (_is_integer, "a whole number"),
+    "group": (_is_integer, "a whole number"),
+    "token_id": (_is_integer_or_none, "a whole number"),
+    "optimizer_step": (_is_integer_or_none, "a whole number"),
+    "prompt": (_is_text_or_none, "text"),
+    "text": (_is_text_or_none, "text"),
+    "token_class": (_is_text_or_none, "text"),
+    "step_right": (lambda value: value in (None, True, False), "true or false"),
+}
+"""Columns that are used as counts, keys or sort keys: column -> check, description. In other columns an invalid cell becomes None."""
+
+
+def check_columns(prefix: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Raise ConfigError, with a message that starts with `prefix`, if a cell is invalid or a token occurs twice."""
+    for name, (holds, what) in OF_COLUMNS.items():
+        for at, value in enumerate(columns.get(name, ())):
+            if not holds(value):
+                raise ConfigError(f"{prefix}: {name} of line {at + 1} is {shortened(value)}, not {what}")
+    if len(set(zip(columns.get("row", ()), columns.get("position", ()), strict=True))) < len(columns.get("row", ())):
+        raise ConfigError(f"{prefix}: a token occurs twice")
+
+
+def check_plan(prefix: str, plan: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the plan is a list of optimizer steps, each with micro-batches of rows."""
+    steps = plan["steps"]
+    if not isinstance(steps, list) or not all(isinstance(step, dict) and _are_rows(step.get("micro_batches")) for step in steps):
+        raise ConfigError(f"{prefix} has steps {shortened(steps)}; each needs micro_batches, lists of rows")
+
+
+def _are_rows(batches: Any) -> bool:
+    return isinstance(batches, list) and all(isinstance(batch, list) and all(map(_is_integer, batch)) for batch in batches)
+
+
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)

@@ -1,4 +1,4 @@
-"""What fits on the page: training steps evenly spread, first and last always, and which were left out."""
+"""Selects the training steps and prompts that fit on the page: evenly spread steps, always with the first and the last."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from tokencredit.report.token_view import StepTokens, number, plan_grid, read_st
 from tokencredit.text import sanitize_values
 
 PAGE_BUDGET = 5_000_000
-"""Bytes a page may have."""
+"""Maximum size of a page in bytes."""
 
 DATA_BUDGET = 4_000_000
-"""Of them, what tokens and findings of all runs together may take; charts and text need the rest."""
+"""Bytes for the tokens and findings of all runs; charts and text take the rest of the page."""
 
 FEWEST_STEPS, MOST_STEPS = 5, 60
-"""Steps of one run on the page: at least so many (if there are), by showing fewer prompts of each; at most so many, to read no more."""
+"""Steps of one run on the page. To reach the minimum, each step shows fewer prompts; the maximum limits the files to read."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Shown:
     about: dict[int, str] = field(default_factory=dict)
     left_out: list[int] = field(default_factory=list)
     some_prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Step -> prompts on the page and prompts there were, where not all of them fit."""
+    """Step -> number of prompts on the page, number of prompts in the step; only for steps that do not fit completely."""
 
 
 def outside_in(steps: Sequence[int]) -> Iterator[int]:
-    """Last, first, then always the step farthest from those before it (the earlier of two equally far)."""
+    """Yield the last step, the first, then always the step farthest from those already yielded (of two, the earlier)."""
     if not steps:
         return
     yield steps[-1]
@@ -48,7 +48,7 @@ def outside_in(steps: Sequence[int]) -> Iterator[int]:
 
 
 def choose(run: Run, budget: int) -> Shown:
-    """Blocks of as many steps as the budget allows. Where that would be too few steps, each keeps only the prompts that fit its part."""
+    """The data of as many steps as fit the budget. If fewer than FEWEST_STEPS fit, each step shows only the prompts that fit its part."""
     shown = Shown()
     known = sorted({*run.token_steps, *run.finding_steps})
     order = list(islice(outside_in(known), MOST_STEPS))
@@ -72,6 +72,8 @@ def choose(run: Run, budget: int) -> Shown:
 
 
 class _Blocks(NamedTuple):
+    """The data of one step as page JSON, and the number of prompts in it."""
+
     tokens: StepTokens | None
     about: str
     block: str
@@ -89,7 +91,7 @@ def _blocks(run: Run, step: int) -> _Blocks:
 
 
 def fair_part(sizes: Sequence[int], budget: int) -> int:
-    """The largest part with which all stay in the budget when each takes its size or the part, whichever is less."""
+    """The largest part p such that the sum of min(size, p) stays within the budget."""
     left, part = budget, budget
     for taken, size in enumerate(sorted(sizes)):
         part = left // (len(sizes) - taken)
@@ -99,20 +101,20 @@ def fair_part(sizes: Sequence[int], budget: int) -> int:
     return max(sizes, default=part)
 
 
-def _fitting(whole: _Blocks, part: int) -> _Blocks:
-    """With the prompts that fit: looked-at ones first, at least one. Of responses too long even so, the beginnings that fit."""
-    tokens = whole.tokens
+def _fitting(full: _Blocks, part: int) -> _Blocks:
+    """Keep the prompts that fit, at least one, first those with evidence. If one is still too large, truncate its responses."""
+    tokens = full.tokens
     if tokens is None:
-        return whole
-    looked = {
+        return full
+    measured = {
         group: sum(values[siblings[0].start] is not None for values in tokens.evidence.values())
         for group, siblings in tokens.by_group.items()
     }
-    order = sorted(tokens.by_group, key=lambda group: (-looked[group], group))
-    kept = whole
+    order = sorted(tokens.by_group, key=lambda group: (-measured[group], group))
+    kept = full
     while kept.size > part and kept.prompts > 1:
         count = max(1, min(kept.prompts * 9 // 10, kept.prompts * part // kept.size))
-        kept = _Blocks(tokens, whole.about, page_json(token_block(tokens, order[:count])), count)
+        kept = _Blocks(tokens, full.about, page_json(token_block(tokens, order[:count])), count)
     longest = max((response.stop - response.start for response in tokens.responses), default=0)
     while kept.size > part and longest > 1:
         longest //= 2
@@ -126,13 +128,13 @@ def _about(run: Run, step: int, tokens: StepTokens | None) -> dict[str, Any]:
         "findings": sanitize_values(_rounded_in(found.get("findings", []))),
         "rollouts": number(found.get("rollouts_used")),
         "method": sanitize_values(found.get("method")),
-        "looked_at": _looked_at(found.get("looked_at")),
+        "looked_at": _coverage(found.get("looked_at")),
         "plan": plan_grid(run, tokens) if tokens is not None else None,
     }
 
 
-def _looked_at(value: Any) -> dict[str, float] | None:
-    """How many prompts were looked at, of how many."""
+def _coverage(value: Any) -> dict[str, float] | None:
+    """The number of prompts with predictions, and of all prompts; None if not recorded."""
     counts = {key: number(value.get(key)) for key in ("groups", "of")} if isinstance(value, dict) else {}
     known = {key: count for key, count in counts.items() if count is not None}
     return known if len(known) == 2 else None
@@ -147,7 +149,7 @@ def _rounded_in(value: Any) -> Any:
 
 
 def trends(run: Run) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Finding -> number -> (step, value) over all steps, whether or not the page holds the step itself."""
+    """Finding -> number -> (step, value) over all steps, also those that are not on the page."""
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for step in run.finding_steps:
         for finding in run.findings(step).get("findings", []):

@@ -1,6 +1,6 @@
-"""The tokens of one training step: responses, their siblings, and what an update did to each token.
+"""The tokens of one training step for the report: responses grouped by prompt with the evidence on each token, and the plan grid.
 
-Which prompts met in which optimizer step, and how their right and wrong responses were spread.
+Siblings are the responses to one prompt. The plan grid counts the right, wrong and ungraded responses per optimizer step and prompt.
 """
 
 import math
@@ -14,16 +14,22 @@ from tokencredit.report.run_reader import Run
 from tokencredit.text import brief, sanitize, sanitize_values
 
 NEEDED = ("row", "group", "position", "text")
+
+COLUMNS = (
+    "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
+    "score", "reward", "advantage", "coefficient", "credit", "optimizer_step",
+)  # fmt: skip
+
 EVIDENCE = (
     "change_first", "change_step", "predicted_first", "predicted_first_positive", "predicted_first_negative", "predicted_step",
     "raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative", "kl", "entropy_after",
     "coupling_own", "coupling_same", "coupling_other", "value_before", "value_after",
 )  # fmt: skip
-"""Columns of a finding file that are shown. Cancellation is left out: it follows from the raw ones."""
+"""Columns of a finding file on the page. Cancellation is not among them: the page computes it from the raw columns."""
 
 
 class Response(NamedTuple):
-    """Tokens `start` to `stop` of the columns."""
+    """A response: tokens `start` to `stop` (exclusive) of the columns."""
 
     row: int
     group: int
@@ -36,29 +42,19 @@ class Response(NamedTuple):
         return "ungraded" if self.score is None else "right" if self.score >= 1 else "wrong"
 
 
-def number(value: Any) -> float | None:
-    """None for what is missing, not a number, or infinite: JSON has no word for those."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
 @dataclass(frozen=True)
 class StepTokens:
-    """Columns in order of row and position. A column the file does not have is all None."""
+    """The tokens of a step, ordered by row and position. A column that the file does not have is all None."""
 
     step: int
     columns: dict[str, list[Any]]
     evidence: dict[str, list[float | None]]
-    """Aligned with the columns; None where a token was not looked at. Only what was measured somewhere is in it."""
+    """Aligned with the columns; None for a token that was not measured. Holds only evidence with at least one value."""
     responses: tuple[Response, ...]
 
     @cached_property
     def by_group(self) -> dict[int, list[Response]]:
-        """Siblings together, in an order in which those that share the longest beginning are neighbours."""
+        """Responses by prompt, ordered so that siblings with the longest common prefix are neighbours."""
         ids = self.columns["token_id"] if self.columns["token_id"].count(None) == 0 else self.columns["text"]
         groups: dict[int, list[Response]] = {}
         for response in self.responses:
@@ -71,7 +67,7 @@ class StepTokens:
         return str(self.columns["prompt"][self.by_group[group][0].start] or "")
 
     def values(self, name: str) -> list[float | None]:
-        """A column or a piece of evidence by name."""
+        """A column, or evidence, by name."""
         if name in self.evidence:
             return self.evidence[name]
         return [number(value) for value in self.columns.get(name, [None] * len(self.columns["row"]))]
@@ -80,18 +76,22 @@ class StepTokens:
         return sanitize(self.columns["text"][at] or "")
 
 
-COLUMNS = (
-    "row", "group", "position", "prompt", "text", "token_class", "step_right", "token_id", "logp", "behavior_logp", "entropy",
-    "score", "reward", "advantage", "coefficient", "credit", "optimizer_step",
-)  # fmt: skip
+def number(value: Any) -> float | None:
+    """The value as a float; None if it is missing, not a number, NaN or infinite, which JSON cannot express."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def read_step(run: Run, step: int) -> StepTokens:
     found = run.token_columns(step)
     missing = [name for name in NEEDED if name not in found]
     if missing:
-        there = brief(", ".join(found)) or "none"
-        raise ConfigError(f"tokens of step {step} in {run.folder} have no column {missing[0]!r}; they have {there}")
+        available = brief(", ".join(found)) or "none"
+        raise ConfigError(f"tokens of step {step} in {run.folder} have no column {missing[0]!r}; their columns: {available}")
     order = sorted(range(len(found["row"])), key=lambda at: (found["row"][at], found["position"][at]))
     columns = {name: [found[name][at] for at in order] if name in found else [None] * len(order) for name in COLUMNS}
     return StepTokens(step, columns, _evidence(run, step, columns), tuple(_responses(columns)))
@@ -117,19 +117,20 @@ def _evidence(run: Run, step: int, columns: dict[str, list[Any]]) -> dict[str, l
 
 
 VERDICTS = ("right", "wrong", "ungraded")
+
 MOST_STEPS = 1000
-"""Optimizer steps without any response that a table is still drawn for."""
+"""Maximum number of optimizer steps beyond the number of responses; a larger number means a damaged file."""
 
 
 def plan_grid(run: Run, tokens: StepTokens) -> dict[str, Any]:
-    """Optimizer steps x prompts, in each cell the number of right, wrong and ungraded responses."""
+    """Optimizer steps x prompts; each cell counts right, wrong and ungraded responses."""
     plan = run.plans.get(tokens.step, {})
     groups = list(tokens.by_group)
     column = {group: at for at, group in enumerate(groups)}
     step_of_row = _planned(plan) if plan else {response.row: _recorded(tokens, response.start) for response in tokens.responses}
     count = len(plan["steps"]) if plan else max([step + 1 for step in step_of_row.values()], default=0)
     if count > MOST_STEPS + len(tokens.responses):
-        raise ConfigError(f"tokens of step {tokens.step} in {run.folder} are damaged: optimizer step {count - 1} cannot have been taken")
+        raise ConfigError(f"tokens of step {tokens.step} in {run.folder} are damaged: optimizer step {count - 1} is impossible")
     cells = [[[0] * len(VERDICTS) for _ in groups] for _ in range(count)]
     unplaced = 0
     for response in tokens.responses:

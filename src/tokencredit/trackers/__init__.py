@@ -1,6 +1,6 @@
-"""Experiment trackers that are told the numbers of a run. Each package is imported only where it is chosen.
+"""Experiment trackers: the protocol that a tracker implements, and the table of the shipped ones.
 
-What a tracker is.
+A tracker package (trackio, wandb, tensorboard) is imported only if the configuration names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,44 +13,44 @@ from tokencredit.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracked:
-    """The run that is tracked, and where it stands."""
+class TrackedRun:
+    """The run that a tracker opens: its identity, its configuration, and the number of finished training steps."""
 
     folder: Path
     id: str
-    """The same when the run goes on."""
+    """A resumed run keeps its id."""
     project: str
     name: str
     config: Mapping[str, Any]
     step: int
-    """Training steps that are done: 0, or more for a resumed run. Steps after it may have been logged before; they are taken again."""
+    """Finished training steps: 0, or more for a resumed run. The tracker may hold later steps from before a kill; the run repeats those."""
 
 
 class Tracker(Protocol):
-    """Any method may raise: the tracker is left out then, and the run goes on."""
+    """Receives the numbers of a run. If a method raises, the run drops the tracker and continues."""
 
     next_step: int
-    """When it is opened: the first step that it does not have. Steps before it are not logged again, those from it on are."""
+    """The first step that the tracker does not have yet, read once when it is opened. Earlier steps are not logged again."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """The numbers of a training step; step 0 is before training."""
+        """Log the numbers of a training step; step 0 is the evaluation before training."""
         ...
 
     def note(self, step: int, kind: str, message: str) -> None:
-        """Something a person should know of."""
+        """Log an event as text, such as a warning."""
         ...
 
     def conclude(self, step: int, numbers: Mapping[str, float]) -> None:
-        """What the whole run came to."""
+        """Log the numbers of the run's result."""
         ...
 
     def close(self, *, finished: bool) -> None:
-        """Everything is written when this returns. Not finished: the run stopped, and may go on."""
+        """Write everything before returning. `finished` is False if the run stopped early; such a run may be resumed."""
         ...
 
 
 class OpenTracker(Protocol):
-    def __call__(self, run: Tracked) -> Tracker: ...
+    def __call__(self, run: TrackedRun) -> Tracker: ...
 
 
 TRACKERS = {
@@ -58,19 +58,19 @@ TRACKERS = {
     "wandb": "tokencredit.trackers.wandb:WandbTracker",
     "tensorboard": "tokencredit.trackers.tensorboard:TensorboardTracker",
 }
-"""Name, which is that of its package too -> where its class lives."""
+"""Name of the tracker, which is also the name of its package -> module and class."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker whose package is not installed, before anything is loaded or written."""
+    """Raise ConfigError if the package of a tracker is not installed. Called before anything is loaded or written."""
     for name in names:
         try:
-            # Not find_spec: wandb leaves folders of its own name behind, which would pass for the package.
+            # find_spec would not do: wandb leaves folders named wandb behind, which it would take for the package.
             metadata.version(name)
         except metadata.PackageNotFoundError:
             raise ConfigError(f'track.to has {name}, which is not installed; leave it out, or: pip install "tokencredit[track]"') from None
 
 
 def tracker_class(name: str) -> OpenTracker:
-    module, _, found = TRACKERS[name].partition(":")
-    return getattr(import_module(module), found)
+    module, _, class_name = TRACKERS[name].partition(":")
+    return getattr(import_module(module), class_name)

@@ -1,8 +1,7 @@
-"""The listener that passes on what it hears, and tells trackers of it. No text of a prompt or a response goes to them.
+"""The callback that forwards the numbers and events of a run to its trackers.
 
-Under which id a run is known to its trackers, kept in its folder so that it goes on under the same one.
-
-Packages that talk while a progress line is drawn.
+No text of a prompt or a response is sent to a tracker. The run's id is stored in `trackers.json` in the run folder, so that a resumed run
+continues under the same id.
 """
 
 import json
@@ -21,57 +20,25 @@ from tokencredit.config.train import Track, TrainConfig
 from tokencredit.errors import GuardError
 from tokencredit.policy.policy import Policy
 from tokencredit.storage.run_dir import RunDir
-from tokencredit.trackers import Tracked, Tracker, tracker_class
+from tokencredit.trackers import TrackedRun, Tracker, tracker_class
 from tokencredit.trainer.callbacks import Callback
 from tokencredit.trainer.evaluate import Accuracy
 
-FILE = "trackers.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    id: str
-    project: str
-    name: str
-
-
-def identify(folder: RunDir, track: Track) -> Identity:
-    """The stored one, unless another project or name is asked for: there the run is a new one."""
-    stored = _stored(folder)
-    # A folder may have been renamed since.
-    name = track.name or (folder.path.absolute().name if stored is None else stored.name)
-    if stored is not None and (stored.project, stored.name) == (track.project, name):
-        return stored
-    # Not from a generator that training draws from.
-    fresh = Identity(secrets.token_hex(4), track.project, name)
-    folder.write_json(FILE, asdict(fresh))
-    return fresh
-
-
-def _stored(folder: RunDir) -> Identity | None:
-    """None for a damaged file too: the numbers are worth more under a new id than nowhere."""
-    try:
-        found = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
-        return Identity(str(found["id"]), str(found["project"]), str(found["name"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 WITHOUT_DATA = ("warning", "guard", "damaged", "out-of-memory")
-"""Kinds of events that tell of numbers and files. Others may quote an answer after a colon, which stays in the run folder."""
+"""Kinds of events whose messages hold numbers and paths only. Other messages may quote an answer after a colon; that part is not sent."""
 
 
-class Tracking:
-    """A Listener. A tracker that fails is left out with a word; the others, and the run, go on."""
+class TrackerCallback:
+    """A Callback that logs to trackers and forwards every call to `inner`. A tracker that raises is dropped with a warning event."""
 
     def __init__(self, config: TrainConfig, folder: Path, inner: Callback, *, active: bool = True) -> None:
-        """Not active: of several processes one tracks."""
+        """Of several processes, only one is `active`; the others log to no tracker."""
         self.config, self.folder, self.inner = config, RunDir(folder), inner
         self.names = config.track.to if active else ()
         self.trackers: dict[str, Tracker] = {}
         self.step, self.begun, self.finished = 0, False, False
         self.early: list[tuple[int, str, str]] = []
-        """What was told before the run began: until then there may be no folder."""
+        """Events from before `on_train_begin`: until then the run folder may not exist."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +48,8 @@ class Tracking:
         self.step, self.begun = step, True
         for name in self.names:
             self._guarded(name, lambda name=name: self._open(name, before))
-        for told in self.early:
-            self._each(lambda tracker, told=told: tracker.note(*told))
+        for event in self.early:
+            self._each(lambda tracker, event=event: tracker.note(*event))
 
     def on_step_end(self, row: dict[str, Any], seconds: float) -> None:
         self.inner.on_step_end(row, seconds)
@@ -97,8 +64,8 @@ class Tracking:
         else:
             self.early.append(note)
 
-    def concluded(self, result: Mapping[str, Any]) -> None:
-        """Empty for a run that was interrupted."""
+    def log_result(self, result: Mapping[str, Any]) -> None:
+        """Log the run's result; `result` is empty for an interrupted run."""
         self.finished = bool(result)
         if result:
             self._each(lambda tracker: tracker.conclude(self.step, numbers_in(result, "result/")))
@@ -109,11 +76,11 @@ class Tracking:
         self._each(lambda tracker: tracker.close(finished=self.finished))
 
     def _open(self, name: str, before: Accuracy) -> None:
-        """And catch up: a tracker may be new to a run that goes on, or may have lost its last rows in a kill."""
-        known = identify(self.folder, self.config.track)
+        """Open a tracker and log the steps it lacks: it may be new to a resumed run, or a kill may have lost its last rows."""
+        identity = identify(self.folder, self.config.track)
         config = self.config.model_dump(mode="json")
         path = self.folder.path.absolute()
-        run = Tracked(folder=path, id=known.id, project=known.project, name=known.name, config=config, step=self.step)
+        run = TrackedRun(folder=path, id=identity.id, project=identity.project, name=identity.name, config=config, step=self.step)
         self.trackers[name] = tracker = tracker_class(name)(run)
         _log(tracker, 0, numbers_in(before.to_json(), "held_out/"))
         seconds = {row["step"]: sum(row["seconds"].values()) for row in self.folder.read("timing.jsonl")}
@@ -130,7 +97,7 @@ class Tracking:
             act()
         except Exception as problem:
             self.trackers.pop(name, None)
-            self.inner.on_event(self.step, "warning", f"{name} fails and is told no more of this run: {first_line(problem)}")
+            self.inner.on_event(self.step, "warning", f"tracker {name} raised an error and gets no more of this run: {first_line(problem)}")
 
 
 def _log(tracker: Tracker, step: int, numbers: Mapping[str, float]) -> None:
@@ -142,19 +109,56 @@ def _numbers_of_step(row: Mapping[str, Any], seconds: float) -> dict[str, float]
     return {name: value for name, value in numbers_in(row).items() if name != "step"} | {"seconds": seconds}
 
 
-def numbers_in(found: Mapping[str, Any], above: str = "") -> dict[str, float]:
-    """{"before": {"greedy": 0.5}} as {"before/greedy": 0.5}; whatever is no number is left out."""
+def numbers_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """{"before": {"greedy": 0.5}} as {"before/greedy": 0.5}; values that are not numbers are dropped."""
     numbers: dict[str, float] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         if isinstance(value, Mapping):
-            numbers |= numbers_in(value, f"{above}{name}/")
+            numbers |= numbers_in(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            numbers[above + name] = value
+            numbers[prefix + name] = value
     return numbers
+
+
+IDENTITY_FILE = "trackers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id, project and name under which the trackers know a run."""
+
+    id: str
+    project: str
+    name: str
+
+
+def identify(folder: RunDir, track: Track) -> Identity:
+    """The stored identity. If the configuration names another project or run name, a new one is made and stored."""
+    stored = _stored(folder)
+    # The stored name is used first: the folder may have been renamed since.
+    name = track.name or (folder.path.absolute().name if stored is None else stored.name)
+    if stored is not None and (stored.project, stored.name) == (track.project, name):
+        return stored
+    # `secrets` leaves the generators that training draws from untouched.
+    fresh = Identity(secrets.token_hex(4), track.project, name)
+    folder.write_json(IDENTITY_FILE, asdict(fresh))
+    return fresh
+
+
+def _stored(folder: RunDir) -> Identity | None:
+    """None if the file is missing or damaged: tracking under a new id is better than no tracking."""
+    try:
+        found = json.loads((folder.path / IDENTITY_FILE).read_text(encoding="utf-8"))
+        return Identity(str(found["id"]), str(found["project"]), str(found["name"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drops what is printed. Nor can anything be asked: where standard error is no terminal, nobody would answer."""
+    """Discard what a tracker package prints: it would disturb the progress line.
+
+    This also prevents interactive prompts, because standard error is then no terminal.
+    """
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         yield

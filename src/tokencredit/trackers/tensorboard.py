@@ -1,17 +1,17 @@
-"""TensorBoard: event files in the run folder. Read them with `tensorboard --logdir RUN`."""
+"""TensorBoard: writes event files into the run folder. View them with `tensorboard --logdir RUN`."""
 
 import json
 from collections.abc import Mapping
 
 from torch.utils.tensorboard import SummaryWriter
 
-from tokencredit.trackers import Tracked
+from tokencredit.trackers import TrackedRun
 
 
 class TensorboardTracker:
-    """A resumed run writes a file of its own that hides what files before it hold of later steps."""
+    """A resumed run writes a new event file, which hides (`purge_step`) the repeated steps of the earlier files."""
 
-    def __init__(self, run: Tracked) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         folder = run.folder / "tensorboard"
         self.next_step = run.step + 1 if run.step and folder.exists() else 0
         self.writer = SummaryWriter(str(folder), purge_step=self.next_step)
@@ -21,7 +21,7 @@ class TensorboardTracker:
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         for name, number in numbers.items():
             self.writer.add_scalar(name, number, step)
-        # A killed run would miss what is still in the writer's queue.
+        # A kill would lose what is still in the writer's queue.
         self.writer.flush()
 
     def note(self, step: int, kind: str, message: str) -> None:

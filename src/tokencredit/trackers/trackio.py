@@ -1,21 +1,21 @@
-"""Trackio: a database on this machine, unless its own settings (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL) say otherwise."""
+"""Trackio: logs to a local database unless trackio's own settings (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL) name another place."""
 
 from collections.abc import Mapping
 
 import trackio
 
-from tokencredit.trackers import Tracked
+from tokencredit.trackers import TrackedRun
 from tokencredit.trackers.callback import quiet
 
 
 class TrackioTracker:
-    """Adds rows and never replaces one."""
+    """Only adds rows: trackio cannot replace a row."""
 
-    def __init__(self, run: Tracked) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         with quiet():
-            # Runs are found by name there; without the id, runs of one name in two places would be taken for one.
+            # trackio finds a run by name. Without the id, two runs of the same name would be merged.
             self.run = trackio.init(run.project, name=f"{run.name}-{run.id}", resume="allow", config=dict(run.config), embed=False)
-        self.next_step: int = getattr(self.run, "_next_step", 0)  # no public name for it
+        self.next_step: int = getattr(self.run, "_next_step", 0)  # trackio has no public attribute for it
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         self.run.log(dict(numbers), step=step)

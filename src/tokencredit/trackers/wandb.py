@@ -1,21 +1,21 @@
-"""Weights & Biases. Who is logged in, online or offline, and where to: wandb's own settings (WANDB_MODE, WANDB_API_KEY, ...)."""
+"""Weights & Biases. Login, online or offline mode and the server come from wandb's own settings (WANDB_MODE, WANDB_API_KEY, ...)."""
 
 import os
 from collections.abc import Mapping
 
 import wandb
 
-from tokencredit.trackers import Tracked
+from tokencredit.trackers import TrackedRun
 from tokencredit.trackers.callback import quiet
 
 SECONDS_TO_FINISH = 60.0
-"""At the end of a run wandb would wait for its server without limit. What was not sent is on the disk, for `wandb sync`."""
+"""Limit of the wait for wandb's server at the end of a run; wandb has none. Unsent data stays on disk for `wandb sync`."""
 
 
 class WandbTracker:
-    """Its step is the training step, which it takes once. Offline it cannot tell what it has, so every folder holds the whole run."""
+    """wandb accepts each training step once. Offline it does not know which steps it has, so each of its folders holds all steps."""
 
-    def __init__(self, run: Tracked) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         settings = wandb.Settings(console="off", silent=True, finish_timeout=SECONDS_TO_FINISH, finish_timeout_raises=True)
         with quiet():
             self.run = wandb.init(
@@ -34,7 +34,7 @@ class WandbTracker:
         self.run.log(dict(numbers), step=step, commit=True)
 
     def note(self, step: int, kind: str, message: str) -> None:
-        """In the tab for logs."""
+        """Events appear in the Logs tab."""
         self.run.write_logs(f"step {step}  {kind}: {message}")
 
     def conclude(self, step: int, numbers: Mapping[str, float]) -> None:

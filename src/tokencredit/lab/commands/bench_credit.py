@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 from pydantic import ValidationError
 
-from tokencredit.commands.eval_settings import UNREAD, Asked, is_run, refuse_own_task, stored_layer
+from tokencredit.commands.eval_settings import UNUSED_TRAINING, EvalConfig, is_run, refuse_custom_task, stored_layer
 from tokencredit.commands.flags import TABLES, chosen_types
 from tokencredit.commands.run_folder import check_new_file
 from tokencredit.config.messages import as_config_error
@@ -41,7 +41,7 @@ class CreditOptions:
     credit is compared with it, and each recipe's gradient on small batches with the gradient of many rollouts.
     """
 
-    asked: Annotated[Asked, tyro.conf.arg(name="")]
+    asked: Annotated[EvalConfig, tyro.conf.arg(name="")]
     recipes: str | None = None
     """Recipes, with settings after a colon or without (delta:credit.scope=group), and config files, with commas between them; grpo and a
     random control are always there. Default: all."""
@@ -112,13 +112,13 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
     task = next((one["type"] for one in reversed(tasks) if isinstance(one, Mapping) and isinstance(one.get("type"), str)), None)
     if is_run(model):
         layers.insert(0, stored_layer(model, task))
-    whole = resolve([{"recipe": "grpo"}, *layers, UNREAD])
+    whole = resolve([{"recipe": "grpo"}, *layers, UNUSED_TRAINING])
     if task is None:
-        refuse_own_task(model, whole, instead="name it with --task own:FILE:NAME to run it")
-    found = {name: getattr(whole, name) for name in Asked.model_fields}
+        refuse_custom_task(model, whole, instead="name it with --task own:FILE:NAME to run it")
+    found = {name: getattr(whole, name) for name in EvalConfig.model_fields}
     # Siblings are compared here, whether the run did or not.
     found["sampling"] = whole.sampling.model_copy(update={"group_size": whole.sampling.siblings})
-    default = CreditOptions(asked=Asked.model_construct(**found))
+    default = CreditOptions(asked=EvalConfig.model_construct(**found))
     try:
         options = tyro.cli(
             tyro.conf.AvoidSubcommands[CreditOptions],
@@ -137,9 +137,9 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
             f"max-tokens is {options.max_tokens} but one response may take {options.asked.sampling.max_new_tokens} tokens plus its prompt; "
             "give a larger budget"
         )
-    plain = resolve([{"recipe": "grpo"}, UNREAD])
+    plain = resolve([{"recipe": "grpo"}, UNUSED_TRAINING])
     budget = plain.optimizer.model_copy(update={"max_tokens": options.max_tokens})
-    asked = {name: getattr(options.asked, name) for name in Asked.model_fields}
+    asked = {name: getattr(options.asked, name) for name in EvalConfig.model_fields}
     return options, plain.model_copy(update=asked | {"model": model, "optimizer": budget})
 
 

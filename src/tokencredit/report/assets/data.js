@@ -33,7 +33,7 @@ function arranged(packed) {
       row: about.row[at],
       start,
       count: about.count[at],
-      whole: about.whole[at],
+      length: about.length[at],
       score: about.score[at],
       verdict: verdictOf(about.score[at]),
       reward: about.reward[at],

@@ -1,4 +1,4 @@
-// Near certainty what is missing tells more than "1.000".
+// Close to 1, the distance to 1 is more informative than "1.000".
 function chance(logp) {
   const missing = -Math.expm1(Math.min(0, logp));
   return missing === 0 ? "1" : missing < 0.005 ? `1 \u2212 ${minus(missing.toExponential(1))}` : figure(1 - missing);
@@ -17,7 +17,7 @@ function detailRows(data, response, at) {
   const row = (label, value, text, bar) => (known(text) && known(value) ? { label, value, text, bar } : null);
   const plain = (label, name, bar) => row(label, get(name), signed(get(name)), bar);
   return [
-    ["Received", [
+    ["Training signal", [
       plain("credit", "credit", "credit"),
       row("coefficient", get("coefficient"), figure(get("coefficient"))),
       row("advantage", response.advantage, signed(response.advantage)),
@@ -27,40 +27,40 @@ function detailRows(data, response, at) {
     ["Before the update", [
       row("probability", logp, chance(logp) + (known(change) ? ` \u2192 ${chance(logp + change)}` : "")),
       row("log-prob", logp, figure(logp)),
-      row("of the sampler", get("behavior_logp"), figure(get("behavior_logp"))),
+      row("log-prob, sampler", get("behavior_logp"), figure(get("behavior_logp"))),
       row("entropy", get("entropy"), figure(get("entropy")) + (known(get("entropy_after")) ? ` \u2192 ${figure(get("entropy_after"))}` : "")),
     ]],
     ["Change of log-prob", [
-      plain("measured, first", "change_first", "change"),
-      plain("predicted, first", "predicted_first", "change"),
-      plain("\u2003positive side", "predicted_first_positive", "change"),
-      plain("\u2003negative side", "predicted_first_negative", "change"),
-      plain("measured, whole", "change_step", "change"),
-      plain("predicted, whole", "predicted_step", "change"),
-      row("KL here", get("kl"), figure(get("kl"))),
+      plain("measured, first step", "change_first", "change"),
+      plain("predicted, first step", "predicted_first", "change"),
+      plain("\u2003by positive credit", "predicted_first_positive", "change"),
+      plain("\u2003by negative credit", "predicted_first_negative", "change"),
+      plain("measured, all steps", "change_step", "change"),
+      plain("predicted, all steps", "predicted_step", "change"),
+      row("KL at this token", get("kl"), figure(get("kl"))),
     ]],
-    ["Raw gradient, by side", [
+    ["Raw gradient, by sign of credit", [
       plain("positive, batch", "raw_positive", "raw"),
       plain("negative, batch", "raw_negative", "raw"),
       row("cancels", get("raw_positive"), cancelled(get("raw_positive"), get("raw_negative"))),
-      plain("positive, own step", "raw_mini_positive", "mini"),
-      plain("negative, own step", "raw_mini_negative", "mini"),
+      plain("positive, optimizer step", "raw_mini_positive", "mini"),
+      plain("negative, optimizer step", "raw_mini_negative", "mini"),
       row("cancels", get("raw_mini_positive"), cancelled(get("raw_mini_positive"), get("raw_mini_negative"))),
     ]],
-    ["Pushed by", [
-      plain("itself", "coupling_own", "coupling"),
-      plain("the same token", "coupling_same", "coupling"),
+    ["Moved by", [
+      plain("this token", "coupling_own", "coupling"),
+      plain("same token elsewhere", "coupling_same", "coupling"),
       plain("other tokens", "coupling_other", "coupling"),
     ]],
-    ["Chance of success", [
+    ["Success probability", [
       row("before the token", before, percent(before)),
-      row("after it", after, percent(after)),
+      row("after the token", after, percent(after)),
       row("gain", known(before) && known(after) ? after - before : null, known(before) && known(after) ? signed(after - before) : null),
     ]],
   ].map(([title, rows]) => [title, rows.filter((entry) => entry !== null)]).filter(([, rows]) => rows.length > 0);
 }
 
-// A bar left or right of a middle line, as long as the number beside the largest of its kind in this token.
+// A bar left or right of a centre line; its length is relative to the largest number of the same kind in this panel.
 function sideBar(value, largest) {
   const length = largest > 0 ? (48 * Math.abs(value)) / largest : 0;
   return draw("svg", { class: "side-bar", viewBox: "0 0 100 8", "aria-hidden": "true" },
@@ -71,18 +71,18 @@ function sideBar(value, largest) {
 function sharedSentence(data, response, at) {
   const together = sharers(data, response, at);
   const siblings = response.prompt.responses.length - 1;
-  if (together.length === 1) return siblings ? "No sibling has this token after the same beginning." : null;
+  if (together.length === 1) return siblings ? "No sibling shares the tokens up to this one." : null;
   const credits = together.map((sibling) => data.value("credit", sibling, at)).filter(known);
   const net = credits.reduce((sum, credit) => sum + credit, 0);
   const mass = credits.reduce((sum, credit) => sum + Math.abs(credit), 0);
-  const told = mass > 0 ? ` Their credits here sum to ${signed(net)}; without signs to ${figure(mass)}.` : "";
-  return `Shared by ${together.length} of ${siblings + 1} responses up to here.${told}`;
+  const sums = mass > 0 ? ` Sum of their credits at this token: ${signed(net)}; sum of absolute values: ${figure(mass)}.` : "";
+  return `Shared by ${together.length} of ${siblings + 1} responses up to this token.${sums}`;
 }
 
 function tokenLabel(data, response, at) {
   const moved = data.value("change_step", response, at);
-  return `${data.text(response, at)}, token ${at + 1} of ${response.whole}, response ${response.row}, ${response.verdict}, ` +
-    `credit ${signed(data.value("credit", response, at))}${known(moved) ? `, moved ${signed(moved)}` : ""}`;
+  return `${data.text(response, at)}, token ${at + 1} of ${response.length}, response ${response.row}, ${response.verdict}, ` +
+    `credit ${signed(data.value("credit", response, at))}${known(moved) ? `, log-prob change ${signed(moved)}` : ""}`;
 }
 
 function showDetail(data, response, at) {
@@ -91,19 +91,19 @@ function showDetail(data, response, at) {
   const groups = detailRows(data, response, at).map(([title, rows]) => {
     const largest = {};
     for (const { bar, value } of rows) if (bar) largest[bar] = Math.max(largest[bar] ?? 0, Math.abs(value));
-    return make("section", {}, make("h4", {}, title), make("dl", {}, ...rows.flatMap(({ label, value, text: told, bar }) => [
-      make("dt", {}, label), make("dd", {}, bar ? sideBar(value, largest[bar]) : null, make("span", {}, told))])));
+    return make("section", {}, make("h4", {}, title), make("dl", {}, ...rows.flatMap(({ label, value, text: written, bar }) => [
+      make("dt", {}, label), make("dd", {}, bar ? sideBar(value, largest[bar]) : null, make("span", {}, written))])));
   });
   const truth = known(right) ? ` \u00b7 step is ${right ? "right" : "wrong"}` : null;
   const parts = [
     make("header", {},
       make("code", { class: "glyph" }, text.length > 60 ? `${text.slice(0, 60)}\u2026` : text || "\u2205"),
       make("p", {}, make("b", {}, foreign(data.className(response, at)), truth),
-        make("span", {}, `token ${at + 1} of ${response.whole}, response ${response.row}, ${response.verdict}` +
+        make("span", {}, `token ${at + 1} of ${response.length}, response ${response.row}, ${response.verdict}` +
           (known(response.optimizerStep) ? (response.optimizerStep < 0 ? ", in no optimizer step" : `, optimizer step ${response.optimizerStep + 1}`) : "")))),
     make("p", { class: "shared-told" }, sharedSentence(data, response, at)),
     ...groups,
-    response.covered.every((seen) => seen < 0) ? make("p", { class: "quiet" }, "What the update did to this response was not measured.") : null,
+    response.covered.every((seen) => seen < 0) ? make("p", { class: "quiet" }, "The effect of the update on this response was not measured.") : null,
   ];
   $("detail").replaceChildren(...parts.filter(known));
 }
@@ -113,6 +113,6 @@ function showKeys() {
   $("detail").replaceChildren(
     make("p", { class: "quiet" }, "Point at a token, or click one and move with the keyboard:"),
     make("dl", { class: "keys" },
-      ...key(["\u2190", "\u2192"], "token before, after"), ...key(["\u2191", "\u2193"], "same place in the response above, below"),
-      ...key(["Home", "End"], "first, last token"), ...key(["PgUp", "PgDn"], "prompts before, after"), ...key(["Esc"], "let go")));
+      ...key(["\u2190", "\u2192"], "previous, next token"), ...key(["\u2191", "\u2193"], "same position in the response above, below"),
+      ...key(["Home", "End"], "first, last token"), ...key(["PgUp", "PgDn"], "previous, next prompts"), ...key(["Esc"], "leave the token")));
 }

@@ -1,4 +1,4 @@
-// Elements, and numbers as people read them. Text only ever enters the page as text nodes.
+// Elements and number formats. Text enters the page as text nodes only.
 const $ = (id) => document.getElementById(id);
 
 function fill(element, attributes, children) {
@@ -10,14 +10,14 @@ function fill(element, attributes, children) {
 }
 
 const make = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-// Foreign text inside a sentence: whatever script it is in, the words around it stay where they are.
+// Untrusted text inside a sentence, isolated so that right-to-left text cannot reorder the words around it.
 const foreign = (text) => make("bdi", {}, String(text));
 const draw = (tag, attributes = {}, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
 const known = (value) => value !== null && value !== undefined;
 const minus = (text) => text.replaceAll("-", "\u2212");
 
-// What a file holds in place of a number is shown as it is.
+// A value that is not a number is shown unchanged.
 const ofNumbers = (write) => (value) => (typeof value === "number" ? write(value) : known(value) ? String(value) : "\u2013");
 
 const figure = ofNumbers((value) => {

@@ -1,4 +1,4 @@
-// One run and one step are looked at; everything below the curves follows them.
+// The selected run and step. Everything below the curves shows them.
 const at = { run: 0, step: null };
 
 function showStep() {
@@ -9,13 +9,13 @@ function showStep() {
   $("step-on").disabled = place < 0 || place === run.steps.length - 1;
   const chosen = at.step === null ? { about: {}, tokens: null, scales: new Map() } : stepData(at.run, at.step);
   const fewer = run.some_prompts[at.step];
-  const told = [
+  const notes = [
     fewer ? make("span", {}, `${fewer[0]} of ${fewer[1]} prompts fit on the page`) : null,
     run.left_out.length
-      ? make("details", {}, make("summary", {}, `${plural(run.left_out.length, "step")} left out to keep the page small`), run.left_out.join(", "))
+      ? make("details", {}, make("summary", {}, `${plural(run.left_out.length, "step")} left out to limit the size of the page`), run.left_out.join(", "))
       : null,
   ];
-  $("left-out").replaceChildren(...told.filter(known));
+  $("left-out").replaceChildren(...notes.filter(known));
   chooseStepOfView(chosen);
   showFindings(chosen.about);
   showPlan(chosen.about.plan);

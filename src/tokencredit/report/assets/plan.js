@@ -2,8 +2,8 @@
 function planCell([right, wrong, ungraded], group, step) {
   const total = right + wrong + ungraded;
   if (!total) return make("td", { class: "empty" });
-  const told = [[right, "right"], [wrong, "wrong"], [ungraded, "ungraded"]].filter(([count]) => count).map(([count, word]) => `${count} ${word}`);
-  const title = `prompt ${group} in optimizer step ${step + 1}: ${told.join(", ")}`;
+  const counts = [[right, "right"], [wrong, "wrong"], [ungraded, "ungraded"]].filter(([count]) => count).map(([count, word]) => `${count} ${word}`);
+  const title = `prompt ${group} in optimizer step ${step + 1}: ${counts.join(", ")}`;
   const kinds = [...Array(right).fill("right"), ...Array(wrong).fill("wrong"), ...Array(ungraded).fill("ungraded")];
   const across = Math.min(4, total);
   const down = Math.ceil(total / across);
@@ -18,18 +18,18 @@ function showPlan(plan) {
     return;
   }
   const head = make("tr", {}, make("th", { scope: "col" }, "optimizer step"), ...plan.groups.map((group) => make("th", { scope: "col" }, String(group))),
-    make("th", { scope: "col", class: "number" }, "responses"), make("th", { scope: "col", class: "number" }, "prompts"), make("th", { scope: "col", class: "number" }, "divided by"));
+    make("th", { scope: "col", class: "number" }, "responses"), make("th", { scope: "col", class: "number" }, "prompts"), make("th", { scope: "col", class: "number" }, "denominator"));
   const rows = plan.cells.map((cells, step) => make("tr", {}, make("th", { scope: "row" }, String(step + 1)),
     ...cells.map((cell, at) => planCell(cell, plan.groups[at], step)),
     make("td", { class: "number" }, String(cells.flat().reduce((sum, count) => sum + count, 0))),
     make("td", { class: "number" }, String(cells.filter((cell) => cell.some((count) => count)).length)),
     make("td", { class: "number" }, figure(plan.steps[step]?.denominator))));
-  const whole = plan.groups.filter((_, at) => plan.cells.filter((cells) => cells[at].some((count) => count)).length === 1).length;
-  const told = [...(plan.kind ? ["Batching is ", foreign(plan.kind), ". "] : []), `${whole} of ${plural(plan.groups.length, "prompt")} ${whole === 1 ? "has" : "have"} all responses in one optimizer step.` +
-    (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in none.` : "") + (plan.digest ? " Plan " : ""), ...(plan.digest ? [foreign(plan.digest), "."] : [])];
+  const unsplit = plan.groups.filter((_, at) => plan.cells.filter((cells) => cells[at].some((count) => count)).length === 1).length;
+  const summary = [...(plan.kind ? ["Batching: ", foreign(plan.kind), ". "] : []), `${unsplit} of ${plural(plan.groups.length, "prompt")} ${unsplit === 1 ? "has" : "have"} all responses in one optimizer step.` +
+    (plan.unplaced ? ` ${plural(plan.unplaced, "response")} in no optimizer step.` : "") + (plan.digest ? " Plan digest: " : ""), ...(plan.digest ? [foreign(plan.digest), "."] : [])];
   const table = make("table", { class: "plan-table" }, make("thead", {}, head), make("tbody", {}, ...rows));
   const box = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plan, optimizer steps by prompts" }, table);
-  $("plan-grid").replaceChildren(make("p", {}, ...told), make("p", { class: "fine hint", hidden: true }, "Wider than the page: scroll the grid sideways \u2192"), box);
+  $("plan-grid").replaceChildren(make("p", {}, ...summary), make("p", { class: "fine hint", hidden: true }, "Wider than the page: scroll the grid sideways \u2192"), box);
   hintAtScrolling();
 }
 

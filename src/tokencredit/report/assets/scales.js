@@ -1,16 +1,16 @@
-// What tokens can be coloured by, and how a number becomes one of nine strengths.
+// The numbers that tokens can be coloured by, and the mapping of a number to one of nine colour levels.
 const LEVELS = 9;
 const FULL_AT = 0.98;
 
 const COLOURINGS = [
-  { name: "credit", label: "credit", needs: ["credit"], about: "credit: what the update was told to do" },
-  { name: "coefficient", label: "coefficient", needs: ["coefficient"], middle: 1, about: "coefficient: credit per unit of advantage, 1 is the response's share" },
-  { name: "change_first", label: "change, first", needs: ["change_first"], about: "measured change of log-prob after the first optimizer step" },
-  { name: "change_step", label: "change, whole", needs: ["change_step"], about: "measured change of log-prob after the whole training step" },
+  { name: "credit", label: "credit", needs: ["credit"], about: "credit: the advantage that the update assigns to the token" },
+  { name: "coefficient", label: "coefficient", needs: ["coefficient"], middle: 1, about: "coefficient: credit divided by the advantage of the response; 1 is neutral" },
+  { name: "change_first", label: "change, first step", needs: ["change_first"], about: "measured change of log-prob after the first optimizer step" },
+  { name: "change_step", label: "change, all steps", needs: ["change_step"], about: "measured change of log-prob after all optimizer steps" },
   { name: "predicted", label: "predicted", needs: ["predicted_step", "predicted_first"], any: true, about: "first-order prediction of the change of log-prob" },
   { name: "entropy", label: "entropy", needs: ["entropy"], unsigned: true, about: "entropy of the next-token distribution before the update, nats" },
-  { name: "gain", label: "value gain", needs: ["value_before", "value_after"], about: "change of the chance of success over the token" },
-  { name: "right", label: "step truth", needs: ["right"], truth: true, about: "whether the reasoning step the token belongs to is right" },
+  { name: "gain", label: "value gain", needs: ["value_before", "value_after"], about: "change of the success probability over the token" },
+  { name: "right", label: "step correctness", needs: ["right"], truth: true, about: "whether the reasoning step that contains the token is right" },
 ];
 
 const can = (data, colouring) => (colouring.any ? colouring.needs.some(data.has) : colouring.needs.every(data.has));
@@ -29,7 +29,7 @@ function measure(data, colouring, response, at) {
   return known(value) ? value - (colouring.middle ?? 0) : null;
 }
 
-// The size from which a colour is full: most tokens lie below it, so that a few outliers do not bleach the rest.
+// The absolute value at which a colour is full: the 98th percentile, so that a few outliers do not fade the other tokens.
 function scaleOf(chosen, colouring) {
   if (!chosen.scales.has(colouring.name)) {
     const sizes = [];
@@ -56,7 +56,7 @@ function levelClass(value, scale, unsigned) {
 function legend(chosen, colouring) {
   if (colouring.truth) {
     const entry = (name, word) => make("span", { class: "legend-word" }, make("span", { class: `t ${name}` }, "7"), ` ${word}`);
-    return [make("span", { class: "legend-about" }, colouring.about), entry("up-5", "right"), entry("down-5", "wrong"), entry("unknown", "the task cannot tell")];
+    return [make("span", { class: "legend-about" }, colouring.about), entry("up-5", "right"), entry("down-5", "wrong"), entry("unknown", "unknown")];
   }
   const scale = scaleOf(chosen, colouring);
   const signs = colouring.unsigned ? [] : Array.from({ length: LEVELS }, (_, place) => `down-${LEVELS - place}`);

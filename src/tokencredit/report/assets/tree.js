@@ -1,6 +1,6 @@
-// What siblings share: beginnings that are token for token the same.
+// Prefixes that siblings share, token by token.
 function sharedLengths(data, prompt) {
-  // For every response how many tokens it has in common with each sibling, from the start.
+  // Response -> sibling -> length of their common prefix.
   const lengths = new Map(prompt.responses.map((response) => [response, new Map()]));
   prompt.responses.forEach((one, place) => {
     for (const other of prompt.responses.slice(place + 1)) {
@@ -19,7 +19,7 @@ function tree(data, prompt) {
   return prompt.shared;
 }
 
-// Where a response parts from the last sibling (its own from there on), and where it parted from others before.
+// `own`: position of the first token that no sibling shares. `forks`: earlier positions at which a sibling diverges.
 function branches(data, response) {
   const lengths = [...tree(data, response.prompt).get(response).values()].filter((length) => length > 0);
   const last = Math.max(0, ...lengths);

@@ -25,7 +25,7 @@ function flipShare(data, prompt) {
   return prompt.flip;
 }
 
-// Until a reader chooses: by flips, where an update was looked at.
+// Default order: by flips if the step was diagnosed, else by number.
 const sortNow = () => (view.chosen.tokens.has("change_step") ? view.sort ?? "flip" : view.sort === "surprise" ? "surprise" : "number");
 
 function leastLikely(data, prompt) {
@@ -48,12 +48,12 @@ function hasNumber(data, response) {
 function promptsInOrder(data) {
   const some = data.prompts.filter((prompt) => prompt.responses.some(passes));
   const keys = { number: (prompt) => prompt.group, flip: (prompt) => -(flipShare(data, prompt) ?? -1), surprise: (prompt) => leastLikely(data, prompt) };
-  // A prompt that does not have the number tokens are coloured by comes last: it would be blank.
+  // Prompts without values of the chosen colouring come last.
   const blank = (prompt) => (prompt.responses.some((response) => hasNumber(data, response)) ? 0 : 1);
   return some.sort((one, other) => blank(one) - blank(other) || keys[sortNow()](one) - keys[sortNow()](other) || one.group - other.group);
 }
 
-// As many characters as the limit says; a token that is too long by itself is cut.
+// Spans for at most `limit` characters; a single token that is longer is cut.
 function tokenSpans(data, response, limit) {
   const { own, forks } = branches(data, response);
   const colouring = colouringNow();
@@ -99,8 +99,8 @@ function responseLine(data, response, limit) {
     });
     line.append(more);
   }
-  if (!cut && response.whole > response.count) {
-    line.append(make("span", { class: "elsewhere" }, ` ${plural(response.whole - response.count, "further token")} in the run folder`));
+  if (!cut && response.length > response.count) {
+    line.append(make("span", { class: "elsewhere" }, ` ${plural(response.length - response.count, "further token")} in the run folder`));
   }
   view.lines.push({ response, spans: spans.filter((span) => view.places.has(span)) });
   return item;
@@ -151,10 +151,10 @@ function renderView() {
   const limit = Math.max(200, Math.min(1200, Math.floor(CHARACTERS_AT_ONCE / Math.max(1, responses.length))));
   $("wrap").checked = view.wrap ?? responses.some((response) => characters(data, response) > SHORT_LINE);
   $("view").classList.toggle("wrapped", $("wrap").checked);
-  $("view").replaceChildren(...(prompts.length ? prompts.map((prompt) => promptCard(data, prompt, limit)) : [make("p", { class: "quiet" }, `No response here is ${view.filter}.`)]));
+  $("view").replaceChildren(...(prompts.length ? prompts.map((prompt) => promptCard(data, prompt, limit)) : [make("p", { class: "quiet" }, `No response at this step is ${view.filter}.`)]));
   $("legend").replaceChildren(...legend(view.chosen, colouringNow()));
   $("pager").hidden = ordered.length <= PROMPTS_AT_ONCE;
-  $("page-told").textContent = `prompts ${first + 1}\u2013${first + prompts.length} of ${ordered.length}`;
+  $("page-range").textContent = `prompts ${first + 1}\u2013${first + prompts.length} of ${ordered.length}`;
   $("page-back").disabled = view.page === 0;
   $("page-on").disabled = view.page === pages - 1;
   const firstToken = view.lines[0]?.spans[0];
@@ -258,7 +258,7 @@ function beginView() {
     renderView();
   });
   const pointed = (event) => (view.places.has(event.target) ? view.places.get(event.target) : null);
-  // Not mouseover: that also comes when the page moves under a resting pointer.
+  // mousemove, because mouseover also fires when the page scrolls under a resting pointer.
   $("view").addEventListener("mousemove", (event) => {
     const place = pointed(event);
     if (!place || event.target === view.pointed || (event.movementX === 0 && event.movementY === 0)) return;
