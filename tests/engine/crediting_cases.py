@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from tokencredit.config.resolve import read_recipe
-from tokencredit.forward.padded import TokenScores, response_extent
+from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline import credit
 from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
-from tokencredit.types import Rollouts, Scored
+from tokencredit.types import Rollouts, Scored, TokenScores
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7
 NAN = float("nan")

@@ -25,14 +25,14 @@ from tokencredit.forward.modes import PADDED, ForwardMode, choose_forward_mode
 from tokencredit.forward.packed import packed_hidden
 from tokencredit.forward.packed_scoring import FeatureRoom, score_packed_rows
 from tokencredit.forward.packing import PackedLayout
-from tokencredit.forward.padded import TokenScores, response_logits, row_cost, score_rows
+from tokencredit.forward.padded import response_logits, row_cost, score_rows
 from tokencredit.optim.update import accumulate_gradient, run_plan
 from tokencredit.pipeline.build import build_objective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import Pipeline
 from tokencredit.timing import Stopwatch
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
 

@@ -16,12 +16,11 @@ from verl.workers.utils.losses import ppo_loss
 
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.support import AGGREGATIONS, PREFIX
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.credit import Crediting, MethodState
 from tokencredit.pipeline.microbatch import gather_rows
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 LIMIT = 9
 """Longest response, in tokens."""

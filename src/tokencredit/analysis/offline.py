@@ -23,7 +23,7 @@ from tokencredit.config.train import Optimizer, TrainConfig
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_forward_mode
-from tokencredit.forward.padded import TokenScores, row_cost
+from tokencredit.forward.padded import row_cost
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
 from tokencredit.pipeline.credit import MethodState
@@ -35,7 +35,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
 from tokencredit.trainer.step import TrainedBatch, update
 from tokencredit.trainer.token_table import TokenLabels
-from tokencredit.types import Credited, Rollouts, Scored
+from tokencredit.types import Credited, Rollouts, Scored, TokenScores
 
 NEEDS_A_MODEL = {
     ("credit", "delta"): "compares hidden states",

@@ -8,7 +8,7 @@ The dial is the bytes that features may take on the device (`FeatureStore(device
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,23 +16,6 @@ from torch import Tensor
 
 CHUNK = 65_536
 """Tokens that a source off the device brings to it at once."""
-
-
-@runtime_checkable
-class FeatureSource(Protocol):
-    """Packed features in chunks. `runs` cover all tokens in order; `chunks` brings those at `wanted` (all) to the device."""
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def runs(self) -> Sequence[slice]: ...
-
-    def __len__(self) -> int: ...
-
-    def chunks(self, wanted: Sequence[int] | None = None) -> Iterator[tuple[int, Float[Tensor, "tok hid"]]]:
-        """Number and features of each chunk; what was brought may be overwritten once the next is asked for."""
-        ...
 
 
 def cut(length: int, chunk: int = CHUNK) -> list[slice]:

@@ -11,7 +11,6 @@ from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
 from tokencredit.config import Recipe, keeps_queries
 from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import masked_mean
 from tokencredit.objective import kl_estimate
 from tokencredit.pipeline.build import build_advantage, build_correction, build_credit, build_objective, build_planner, build_shape
@@ -19,7 +18,7 @@ from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, mergi
 from tokencredit.pipeline.guards import check_credit, check_log_probs, check_rewards, check_scores
 from tokencredit.seeds import derive_seed
 from tokencredit.shape import ShapeInputs, kl_penalty
-from tokencredit.types import Credited, Rollouts, Scored, StepPlan
+from tokencredit.types import Credited, Rollouts, Scored, StepPlan, TokenScores
 
 
 class MethodState(NamedTuple):

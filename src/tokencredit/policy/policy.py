@@ -10,11 +10,10 @@ from transformers.utils import logging as transformers_logging
 
 from tokencredit.config.train import TAGS
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.models import model_folder
 from tokencredit.policy.prompting import PLAIN, Prompting, encode_chat, encode_plain, turn_end
 from tokencredit.policy.token_text import joining_pieces, text_alone
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 TINY_PARAMETERS = 5_000_000
 

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.guards import check_scores
 from tokencredit.policy.policy import Policy
@@ -26,7 +25,7 @@ from tokencredit.rollout.grading import RIGHT, grade_with_reasons, reward_parts
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import BatchGrading, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 Found = TypeVar("Found")
 

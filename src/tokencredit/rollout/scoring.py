@@ -11,10 +11,10 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.memory import Notify, ignore, retry_with_half_budget
 from tokencredit.forward.modes import ForwardMode, choose_forward_mode, feature_room
 from tokencredit.forward.packed_scoring import PassRunner, score_packed_rows
-from tokencredit.forward.padded import TokenScores, head_weight, row_cost, score_rows
+from tokencredit.forward.padded import head_weight, row_cost, score_rows
 from tokencredit.pipeline.credit import Crediting, ModelFacts
 from tokencredit.policy.policy import Policy
-from tokencredit.types import Credited, Rollouts, StepPlan
+from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
 
 
 class Pipeline(Crediting):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tokencredit.config.resolve import read_toml, resolve, to_toml
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.optim.update import as_done, as_result
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.pipeline.guards import STAGES, check_log_probs
@@ -36,6 +35,7 @@ from tokencredit.trainer.checkpoint import (
 )
 from tokencredit.trainer.preflight import GOLD_FILE
 from tokencredit.trainer.step import Attempt, GatheredBatch, Stepper
+from tokencredit.types import TokenScores
 
 REFUSAL = "refusal.json"
 KEPT = 3

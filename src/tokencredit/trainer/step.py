@@ -24,7 +24,6 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Notify, ignore
 from tokencredit.forward.modes import ForwardMode, choose_forward_mode, recomputable_layers
-from tokencredit.forward.padded import TokenScores
 from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import OptimizerStepResult, as_done, as_result, run_plan
@@ -43,7 +42,7 @@ from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, GoldReport, Problem, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_gold
-from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
+from tokencredit.types import Credited, Rollouts, StepPlan, StepResult, TokenScores
 
 if TYPE_CHECKING:
     from tokencredit.trainer.checkpoint import StoredBatch

@@ -18,7 +18,6 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from tokencredit.config.resolve import RecipeSource, read_recipe
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.trl import checkpoint as saved
 from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
 from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
@@ -29,6 +28,7 @@ from tokencredit.pipeline.credit import Crediting, MethodState, ModelFacts
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
+from tokencredit.types import TokenScores
 
 
 class TokenColumn(list[float]):

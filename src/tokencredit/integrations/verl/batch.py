@@ -8,12 +8,11 @@ from torch import Tensor
 
 from tokencredit.credit import CreditOutcome
 from tokencredit.errors import GuardError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.hooks.responses import group_numbers
 from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
 from tokencredit.pipeline.distributed import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed
-from tokencredit.types import Credited, Rollouts, StepPlan
+from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
 
 AskWorkers = Callable[[Tensor], Tensor]
 """Advantages of the responses -> coefficients of their tokens, found where the hidden states are."""

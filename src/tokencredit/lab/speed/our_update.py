@@ -5,7 +5,6 @@ from typing import NamedTuple
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import choose_forward_mode
-from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
@@ -13,7 +12,7 @@ from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.trainer.step import update
-from tokencredit.types import Credited, StepPlan, StepResult
+from tokencredit.types import Credited, StepPlan, StepResult, TokenScores
 
 OPTIMIZER_STEPS = 4
 
