@@ -12,7 +12,7 @@ from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batc
 from tokencredit.config.resolve import resolve
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import run_plan
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence, MethodState
 from tokencredit.policy.policy import load_policy
 from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.seeds import derive_seed
@@ -57,10 +57,9 @@ def run_case(case: Case) -> Reference:
         evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
         with_kl = pipeline.config.kl.beta > 0
         reference = pipeline.score_tokens(first.model, rollouts, keep_hidden=False).logp if with_kl else None
-        scored = pipeline.shape_reward(rollouts, torch.tensor(batch.score), evidence.logp, reference)
-        credited, state = pipeline.credit_tokens(
-            scored, evidence, state, seed=derive_seed(SEED, "credit", number), facts=model_facts(policy), reference_logp=reference
-        )
+        known = BatchEvidence(evidence, reference, model=model_facts(policy))
+        seed = derive_seed(SEED, "credit", number)
+        credited, state = pipeline.credit(rollouts, torch.tensor(batch.score), known, state, seed=seed)
         cost = row_cost(rollouts)
         plan = pipeline.plan(
             credited,

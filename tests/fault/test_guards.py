@@ -58,13 +58,13 @@ def poison_log_probs(patch: pytest.MonkeyPatch) -> None:
     def spoil(found: Any) -> Any:
         return found._replace(evidence=found.evidence._replace(logp=with_row(found.evidence.logp, math.nan)))
 
-    Poisoned(patch, collect, "respond", 2, spoil)
+    Poisoned(patch, collect, "generate", 2, spoil)
 
 
 def poison_credit(patch: pytest.MonkeyPatch) -> None:
     Poisoned(
         patch,
-        credit.Crediting,
+        credit.CreditPipeline,
         "assign",
         2,
         lambda found: found._replace(credit=with_row(found.credit, math.nan)),

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence, MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.extra import gather_extra
 from tokencredit.rollout.generate import generate
@@ -43,9 +43,8 @@ def showcase(
     pipeline = Pipeline(config)
     evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
     extra = gather_extra(policy, task, config, asked, rollouts, score, seed=derive_seed(config.seed, "showcase-extra"))
-    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, extra.sampled)
-    seed = derive_seed(config.seed, "showcase-credit")
-    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=extra.sampled).credited
+    known = BatchEvidence(evidence, extra=extra.sampled, model=model_facts(policy))
+    credited = pipeline.credit(rollouts, score, known, state, seed=derive_seed(config.seed, "showcase-credit")).credited
     shown: list[ShownResponse] = []
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:

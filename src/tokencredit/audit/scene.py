@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.seeds import derive_seed
+from tokencredit.types import Rollouts
 
 SHARED = 4
 """Tokens each group has in common."""
@@ -46,6 +47,18 @@ class Scene:
     greedy_score: Tensor
     seed: int
     optimizer_steps: int = 1
+
+    def rollouts(self) -> Rollouts:
+        """Without prompts, which no stage reads; every response ended by itself."""
+        rows = len(self.score)
+        return Rollouts(
+            prompts=((),) * rows,
+            tokens=self.tokens,
+            mask=self.mask,
+            group=self.group,
+            behavior_logp=self.behavior_logp,
+            finished=torch.ones(rows, dtype=torch.bool),
+        )
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:

@@ -12,24 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.advantage import AdvantageInputs
 from tokencredit.audit.scene import LENGTH_LIMIT, Scene
 from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.objective import Objective, TokenInputs
-from tokencredit.pipeline.build import (
-    AggregatedObjective,
-    build_advantage,
-    build_correction,
-    build_credit,
-    build_objective,
-    build_planner,
-    build_shape,
-)
+from tokencredit.pipeline.build import AggregatedObjective, build_objective, build_planner
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, ExtraEvidence
 from tokencredit.seeds import derive_seed
-from tokencredit.shape import ShapeInputs
-from tokencredit.types import StepPlan
+from tokencredit.types import StepPlan, TokenScores
 
 
 class Subject(NamedTuple):
@@ -56,29 +46,14 @@ class Assigned(NamedTuple):
 @torch.no_grad()
 def assign(recipe: Recipe, scene: Scene) -> Assigned:
     """Shape, advantage and credit as in training, on the scene's evidence; methods that remember start afresh."""
-    length = scene.mask.sum(-1)
-    reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH_LIMIT, scene.repaired))
-    entropy = float(scene.entropy[scene.mask].mean())
-    compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy, scene.greedy_score), {})
-    outcome = build_credit(_without_head(recipe)).assign(
-        CreditInputs(
-            advantage=compared.advantage,
-            mask=scene.mask,
-            group=scene.group,
-            tokens=scene.tokens,
-            logp=scene.old_logp,
-            entropy=scene.entropy,
-            seed=derive_seed(scene.seed, "audit-credit"),
-            hidden=scene.hidden,
-            score=scene.score,
-            edited=scene.edited,
-            prefix_value=scene.prefix_value,
-        ),
-        {},
+    pipeline = CreditPipeline(_without_head(recipe), max_new_tokens=LENGTH_LIMIT)
+    evidence = BatchEvidence(
+        TokenScores(scene.old_logp, scene.entropy, scene.hidden),
+        extra=ExtraEvidence(scene.repaired, scene.edited, scene.prefix_value, scene.greedy_score),
     )
-    correct = build_correction(recipe)
-    correction = torch.ones_like(scene.logp) if correct is None else correct(scene.old_logp, scene.behavior_logp, scene.mask)
-    return Assigned(compared.advantage, outcome.coefficient, outcome.credit, correction)
+    credited = pipeline.credit(scene.rollouts(), scene.score, evidence, seed=derive_seed(scene.seed, "audit-credit")).credited
+    correction = torch.ones_like(scene.logp) if credited.correction is None else credited.correction
+    return Assigned(credited.advantage, credited.coefficient, credited.credit, correction)
 
 
 def _without_head(recipe: Recipe) -> Recipe:

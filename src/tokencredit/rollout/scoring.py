@@ -12,12 +12,12 @@ from tokencredit.forward.memory import Notify, ignore, retry_with_half_budget
 from tokencredit.forward.modes import ForwardMode, choose_forward_mode, feature_room
 from tokencredit.forward.packed_scoring import PassRunner, score_packed_rows
 from tokencredit.forward.padded import head_weight, row_cost, score_rows
-from tokencredit.pipeline.credit import Crediting, ModelFacts
+from tokencredit.pipeline.credit import CreditPipeline, ModelFacts
 from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
 
 
-class Pipeline(Crediting):
+class Pipeline(CreditPipeline):
     """The five stages of one configuration, each built once."""
 
     def __init__(self, config: TrainConfig) -> None:

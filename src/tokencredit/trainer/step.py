@@ -28,7 +28,7 @@ from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_fo
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import OptimizerStepResult, as_done, as_result, run_plan
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
-from tokencredit.pipeline.credit import NOTHING_SAMPLED, ExtraEvidence, MethodState
+from tokencredit.pipeline.credit import NOTHING_SAMPLED, BatchEvidence, ExtraEvidence, MethodState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
@@ -222,17 +222,14 @@ class Stepper:
     def plan(self, number: int, gathered: GatheredBatch, state: MethodState, watch: Stopwatch) -> PlannedBatch:
         """Shaped, compared, credited and planned; the first number that is not finite refuses the batch."""
         pipeline, seed = self.pipeline, self.config.seed
-        rollouts, evidence, reference = gathered.rollouts, gathered.evidence, gathered.reference_logp
         with watch.stage("credit"):
-            scored = pipeline.shape_reward(rollouts, gathered.score, evidence.logp, reference, gathered.sampled, gathered.bonus)
-            credited, state = pipeline.credit_tokens(
-                scored,
-                evidence,
+            credited, state = pipeline.credit(
+                gathered.rollouts,
+                gathered.score,
+                BatchEvidence(gathered.evidence, gathered.reference_logp, gathered.sampled, model_facts(self.policy)),
                 state,
                 seed=derive_seed(seed, "credit", number),
-                facts=model_facts(self.policy),
-                reference_logp=reference,
-                sampled=gathered.sampled,
+                bonus=gathered.bonus,
             )
         with watch.stage("plan"):
             plan = pipeline.plan_steps(credited, seed=derive_seed(seed, "plan", number), packed=self.passes.packed)

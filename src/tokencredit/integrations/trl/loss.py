@@ -11,7 +11,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from tokencredit.integrations.trl.batch import Rows
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 from tokencredit.pipeline.distributed import ProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
@@ -32,7 +32,7 @@ IMAGES = (
 class CreditLossTrainer(GRPOTrainer):
     """What `CreditGRPOTrainer` is, as far as a loss is concerned."""
 
-    crediting: Crediting
+    credit_pipeline: CreditPipeline
     ranks: ProcessGroup
     _statistic: Any = None
 
@@ -44,7 +44,7 @@ class CreditLossTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Rows) -> Tensor:
         if "tokencredit" not in inputs:
             raise RuntimeError("the loss was given a batch without credit; this trl does not call _prepare_inputs before its loss")
-        training, objective = self.model.training, self.crediting.objective.objective
+        training, objective = self.model.training, self.credit_pipeline.objective.objective
         logp, entropy, aux_loss = self._pass(model, inputs, compute_entropy=True, compute_aux_loss=self.aux_loss_enabled)
         batch: MicroBatch = inputs["tokencredit"]
         if inputs.get("on_policy"):
@@ -60,7 +60,7 @@ class CreditLossTrainer(GRPOTrainer):
 
     def _step_statistic(self, model: Any, batch: MicroBatch) -> Any:
         """Found at the first micro-batch of an optimizer step from all of them; only one of several needs a pass of its own."""
-        objective, accumulated = self.crediting.objective.objective, self.args.gradient_accumulation_steps
+        objective, accumulated = self.credit_pipeline.objective.objective, self.args.gradient_accumulation_steps
         if objective.statistic is None or self._step % accumulated:
             return self._statistic
         assert self._buffered_inputs is not None
@@ -82,7 +82,7 @@ class CreditLossTrainer(GRPOTrainer):
     def _tell_loss(self, batch: MicroBatch, statistic: Any, entropy: Tensor, mode: str) -> None:
         """Over the tokens of all ranks."""
         inputs, mask = batch.inputs, batch.inputs.mask
-        kappa = token_kappa(self.crediting.objective.objective, inputs, statistic, batch.weight, denominator=batch.denominator).kappa
+        kappa = token_kappa(self.credit_pipeline.objective.objective, inputs, statistic, batch.weight, denominator=batch.denominator).kappa
         has_credit = (inputs.credit != 0) & mask
         sums = [(entropy * mask).sum(), (importance_ratio(inputs.logp, inputs.old_logp) * mask).sum(), mask.sum()]
         sums += [(has_credit & (kappa == 0)).sum(), has_credit.sum()]

@@ -24,7 +24,7 @@ from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_pro
 from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
 from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
-from tokencredit.pipeline.credit import Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
@@ -49,11 +49,11 @@ class CreditGRPOTrainer(CreditLossTrainer):
         super().__init__(model, reward_funcs, settings.args, *rest, **named)
         self.recipe = settings.recipe
         self.stage_state = MethodState()
-        self.crediting = Crediting(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
+        self.credit_pipeline = CreditPipeline(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
         refuse_lone_processes(self.accelerator.num_processes)
         several = self.accelerator.num_processes > 1
         self.ranks: ProcessGroup = TorchProcessGroup(device=self.accelerator.device) if several else SINGLE_PROCESS
-        check_credit_reaches_gradient(self, self.crediting.objective)
+        check_credit_reaches_gradient(self, self.credit_pipeline.objective)
 
     def _calculate_rewards(self, *given: Any) -> Tensor:
         self._rewards_per_func: Tensor = super()._calculate_rewards(*given)
@@ -69,7 +69,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
-        self._passes = PassWatch(keep_hidden=self.crediting.keeps_hidden)
+        self._passes = PassWatch(keep_hidden=self.credit_pipeline.keeps_hidden)
         try:
             rows: Rows = super()._generate_and_score_completions(inputs)
             scored = self._scored(rows)
@@ -103,21 +103,19 @@ class CreditGRPOTrainer(CreditLossTrainer):
         )
         unknown = torch.zeros(rollouts.mask.shape, device=rollouts.mask.device)
         logp, entropy = (whole.get(name, unknown).float().where(rollouts.mask, 0.0) for name in ("scored_logp", "entropy"))
-        evidence = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
-        reference = whole.get("ref_per_token_logps")
-        scored = self.crediting.shape_reward(rollouts, self._score(), logp, reference)
-        credited, state = self.crediting.credit_tokens(
-            scored,
-            evidence,
+        scores = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
+        head = head_of(self) if getattr(self.recipe.credit, "proxy", "row") != "row" else None
+        own = torch.arange(first, first + local, device=rollouts.mask.device)
+        credited, state = self.credit_pipeline.credit(
+            rollouts,
+            self._score(),
+            BatchEvidence(scores, whole.get("ref_per_token_logps"), model=ModelFacts(head, end_tokens(self))),
             self.stage_state,
             seed=derive_seed(self.args.seed, "credit", self._batches_used),
-            facts=ModelFacts(head_of(self) if getattr(self.recipe.credit, "proxy", "row") != "row" else None, end_tokens(self)),
-            reference_logp=reference,
-            own_rows=torch.arange(first, first + local, device=rollouts.mask.device) if self.ranks.count > 1 else None,
-            ranks=self.ranks,
+            own=OwnRows(own, self.ranks) if self.ranks.count > 1 else None,
         )
         cost = (whole["prompt_mask"].sum(-1) + whole["completion_mask"].sum(-1)).tolist()
-        plan = self.crediting.plan(
+        plan = self.credit_pipeline.plan(
             credited,
             optimizer_steps=optimizer_steps(self.args) if training else 1,
             max_tokens=max(1, max(cost)) * len(cost),
@@ -169,7 +167,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
     def _micro_batches(self, batch: PlannedBatch, *, accumulated: int) -> list[Rows]:
         made = planned_micro_batches(
             batch,
-            self.crediting.objective,
+            self.credit_pipeline.objective,
             self.ranks,
             accumulated=accumulated,
             steps=optimizer_steps(self.args) if self.model.training else 1,

@@ -19,7 +19,7 @@ from tokencredit.integrations.support import MODE
 from tokencredit.integrations.verl.batch import DriverBatch, credit_batch, deal
 from tokencredit.integrations.verl.settings import settle
 from tokencredit.integrations.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.pipeline.credit import CreditPipeline, MethodState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited
@@ -36,7 +36,7 @@ class CreditTrainer(PPOTrainerSync):
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         chosen = self.settings
-        self.crediting = Crediting(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
+        self.credit_pipeline = CreditPipeline(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
         self.stage_state = MethodState()
 
     def on_init_end(self) -> None:
@@ -44,7 +44,7 @@ class CreditTrainer(PPOTrainerSync):
         super().on_init_end()
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        if not self.crediting.keeps_hidden:
+        if not self.credit_pipeline.keeps_hidden:
             return super()._compute_old_log_prob(batch, metrics)
         batch = self._put(batch, {"row": torch.arange(len(batch))})
         with asking(batch.extra_info, **{ASKED: KEEP_HIDDEN}):
@@ -57,16 +57,16 @@ class CreditTrainer(PPOTrainerSync):
         real = sorted((row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)), key=batch.keys.__getitem__)
         given, number = self._driver_batch(batch, data, real), self.global_steps - 1
 
-        def ask_workers(advantage: Tensor) -> Tensor:
+        def request_coefficients(advantage: Tensor) -> Tensor:
             return self._coefficients(batch, data, real, given, advantage, seed=derive_seed(self.settings.seed, "credit", number))
 
         credited, self.stage_state = credit_batch(
-            self.crediting,
+            self.credit_pipeline,
             given,
             self.stage_state,
             seed=derive_seed(self.settings.seed, "credit", number),
             end_tokens=(self.tokenizer.eos_token_id,),
-            ask_workers=ask_workers,
+            request_coefficients=request_coefficients,
         )
         return self._plan(batch, data, real, credited, metrics, number)
 
@@ -119,7 +119,7 @@ class CreditTrainer(PPOTrainerSync):
         # Rows that fill up the batch come after the real ones.
         ordered = real + sorted(set(range(len(batch))) - set(real))
         cost = [lengths[row] for row in ordered]
-        plan = self.crediting.plan(
+        plan = self.credit_pipeline.plan(
             credited,
             optimizer_steps=steps,
             max_tokens=max(cost) * len(cost),
@@ -127,7 +127,7 @@ class CreditTrainer(PPOTrainerSync):
             seed=derive_seed(self.settings.seed, "plan", number),
         )
         dealt = deal(
-            self.crediting,
+            self.credit_pipeline,
             credited,
             plan,
             rows=len(batch),

@@ -19,16 +19,16 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import watching_head
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
-from tokencredit.pipeline.credit import Crediting, own_part
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, ModelFacts, own_part
 from tokencredit.pipeline.distributed import TorchProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
+from tokencredit.types import Rollouts, TokenScores
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""
@@ -136,7 +136,7 @@ class CreditEngine(FSDPEngineWithLMHead):
         """Coefficients of this rank's tokens from the hidden states kept before; statistics are merged over all ranks."""
         recipe = Recipe.model_validate_json(tu.get_non_tensor_data(data=data, key=f"{FIELD}recipe", default=None))
         seed = tu.get_non_tensor_data(data=data, key=f"{FIELD}step_seed", default=0)
-        crediting = Crediting(recipe, max_new_tokens=1, temperature=float(data["temperature"]))
+        pipeline = CreditPipeline(recipe, max_new_tokens=1, temperature=float(data["temperature"]))
         names = [f"{FIELD}{name}" for name in ("row", "group", "advantage", "mask")] + ["responses", "old_log_probs", "entropy"]
         # As verl does with a micro-batch: the hidden states are on the device already.
         data = data.to(get_device_id())
@@ -144,20 +144,21 @@ class CreditEngine(FSDPEngineWithLMHead):
         rows, mask = given[f"{FIELD}row"], given[f"{FIELD}mask"].bool()
         hidden = torch.nn.utils.rnn.pad_sequence([self._kept[row] for row in rows.tolist()], batch_first=True)
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, mask.shape[1] - hidden.shape[1]))
-        inputs = CreditInputs(
-            advantage=given[f"{FIELD}advantage"],
+        rollouts = Rollouts(
+            # Credit reads no prompt, and whether a response was cut was settled on the driver.
+            prompts=((),) * len(rows),
+            tokens=given["responses"],
             mask=mask,
             group=given[f"{FIELD}group"],
-            tokens=given["responses"],
-            logp=given["old_log_probs"].float().where(mask, 0.0),
-            entropy=given["entropy"].float().where(mask, 0.0),
-            seed=seed,
-            temperature=crediting.temperature,
-            hidden=hidden,
-            head=self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None,
+            behavior_logp=torch.zeros(mask.shape, device=mask.device),
+            finished=torch.ones_like(rows, dtype=torch.bool),
         )
+        logp, entropy = (given[name].float().where(mask, 0.0) for name in ("old_log_probs", "entropy"))
+        head = self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None
+        evidence = BatchEvidence(TokenScores(logp, entropy, hidden), model=ModelFacts(head))
+        inputs = pipeline.credit_inputs(rollouts, given[f"{FIELD}advantage"], evidence, seed=seed)
         ranks = self._ranks()
-        outcome = crediting.assign(own_part(inputs, torch.arange(len(rows), device=rows.device), ranks), {}, ranks)
+        outcome = pipeline.assign(own_part(inputs, torch.arange(len(rows), device=rows.device), ranks), ranks=ranks)
         self._kept = {}
         coefficient = outcome.coefficient
         assert coefficient is not None

@@ -9,7 +9,7 @@ from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.rollout.scoring import Pipeline, model_facts
 from tokencredit.trainer.step import update
 from tokencredit.types import Credited, StepPlan, StepResult, TokenScores
@@ -74,8 +74,8 @@ class OurPath:
         return self.pipeline.score_tokens(self.policy.model, self.batch.rollouts, keep_hidden=keep)
 
     def credit(self, evidence: TokenScores) -> Prepared:
-        scored = self.pipeline.shape_reward(self.batch.rollouts, self.batch.score, evidence.logp, None)
-        credited, _ = self.pipeline.credit_tokens(scored, evidence, MethodState(), seed=self.config.seed, facts=model_facts(self.policy))
+        known = BatchEvidence(evidence, model=model_facts(self.policy))
+        credited = self.pipeline.credit(self.batch.rollouts, self.batch.score, known, seed=self.config.seed).credited
         packed = choose_forward_mode(self.config, self.policy.model).packed
         return Prepared(credited, self.pipeline.plan_steps(credited, seed=self.config.seed, packed=packed))
 
