@@ -1,7 +1,4 @@
-"""What is audited: a recipe, or a function of somebody's own in place of its objective.
-
-Somebody's own objective by import path: `package.module:function`.
-"""
+"""What is audited: a recipe, or a user's objective in its place, named by import path (`package.module:function`)."""
 
 import sys
 from collections.abc import Callable
@@ -40,12 +37,12 @@ class Assigned(NamedTuple):
     coefficient: Tensor | None
     credit: Tensor
     correction: Tensor
-    """Weights for the difference between sampler and trainer; 1 where a recipe makes none."""
+    """Weights for the difference between sampler and trainer; 1 where a recipe has no correction."""
 
 
 @torch.no_grad()
 def assign(recipe: Recipe, scene: Scene) -> Assigned:
-    """Shape, advantage and credit as in training, on the scene's evidence; methods that remember start afresh."""
+    """Shape, advantage and credit as in training, on the scene's evidence; methods that keep a state start without one."""
     pipeline = CreditPipeline(_without_head(recipe), max_new_tokens=LENGTH_LIMIT)
     evidence = BatchEvidence(
         TokenScores(scene.old_logp, scene.entropy, scene.hidden),
@@ -57,7 +54,7 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
 
 
 def _without_head(recipe: Recipe) -> Recipe:
-    """A scene has hidden states but no LM head, so DelTA's other proxies are looked at as `row`."""
+    """A scene has hidden states but no LM head, so DelTA's other proxies are audited as `row`."""
     if getattr(recipe.credit, "proxy", "row") == "row":
         return recipe
     return recipe.model_copy(update={"credit": recipe.credit.model_copy(update={"proxy": "row"})})
@@ -78,7 +75,7 @@ def load_objective(path: str) -> Objective:
     """An `Objective`, or a function of TokenInputs that returns the loss: one per token, or a single number.
 
     A single number must be divided as the function means it: neither weights nor a denominator are applied to it. The audit
-    probes a function through `inputs.credit`; one that reads `inputs.advantage` instead is not seen through.
+    probes a function through `inputs.credit`; it cannot audit one that reads `inputs.advantage` instead.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:

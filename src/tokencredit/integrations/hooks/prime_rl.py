@@ -65,7 +65,7 @@ def _made(recipe: str) -> Callable[[Any], LossOutputs]:
 
 
 def _check_own_part(recipe: Recipe) -> None:
-    """What prime-rl settles before the loss is called: the recipe may only say the same."""
+    """What prime-rl decides before it calls the loss; the recipe must agree."""
     if recipe.advantage.type not in OWN_ADVANTAGES:
         known = ", ".join(f"{name!r} ({how})" for name, how in OWN_ADVANTAGES.items())
         raise ConfigError(

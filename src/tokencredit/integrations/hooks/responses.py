@@ -16,7 +16,7 @@ from tokencredit.types import Rollouts
 
 
 def group_numbers(names: Iterable[Hashable]) -> Int[Tensor, " seq"]:
-    """Whatever an engine calls its prompts, as numbers: equal names, equal numbers."""
+    """Names of prompts as group numbers: equal names, equal numbers."""
     numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names], dtype=torch.long)
 
@@ -67,12 +67,12 @@ def objective_inputs(
     credit: Float[Tensor, "seq tok"],
     correction: Float[Tensor, "seq tok"] | None = None,
 ) -> TokenInputs:
-    """For objectives that look at one response at a time, so that groups do not matter."""
+    """For objectives that read one response at a time, so that groups do not matter."""
     return TokenInputs(logp, old_logp, credit, mask, torch.zeros(len(mask), dtype=torch.long, device=mask.device), correction=correction)
 
 
 def finite_inside(name: str, logp: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The log-probs, 0 outside the mask where engines leave anything at all."""
+    """The log-probs, 0 outside the mask, where engines may leave any value."""
     broken = ~logp.isfinite() & mask
     if bool(broken.any()):
         raise GuardError(f"{name} of {int(broken.sum())} tokens of the loss are not finite; the policy has broken down")

@@ -4,7 +4,7 @@ Reward post-processing, the one place that sees all siblings, compares responses
 log-probs, credits their tokens; the loss is the objective. slime finds functions by path, so the recipe is read from
 `args.tokencredit_recipe`, an entry of the file that `--custom-config-path` names.
 
-Which settings of slime go with a recipe's functions, and which would do nothing beside them.
+Which settings of slime go with a recipe's functions, and which those functions ignore.
 """
 
 import json

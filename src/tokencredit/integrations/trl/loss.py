@@ -52,7 +52,7 @@ class CreditLossTrainer(GRPOTrainer):
         batch = batch._replace(inputs=batch.inputs._replace(logp=logp.detach()))
         statistic = self._step_statistic(model, batch) if training else step_statistic(objective, [batch.inputs], self.ranks)
         loss = micro_batch_loss(objective, batch, logp, statistic) * self.ranks.count
-        self._tell_loss(batch, statistic, entropy, "train" if training else "eval")
+        self._log_loss(batch, statistic, entropy, "train" if training else "eval")
         if self.aux_loss_enabled:
             accumulated = self.current_gradient_accumulation_steps if training else 1
             loss = loss + self.router_aux_loss_coef * aux_loss / accumulated
@@ -79,8 +79,8 @@ class CreditLossTrainer(GRPOTrainer):
         return inputs._replace(logp=logp, old_logp=logp if rows.get("on_policy") else inputs.old_logp)
 
     @torch.no_grad()
-    def _tell_loss(self, batch: MicroBatch, statistic: Any, entropy: Tensor, mode: str) -> None:
-        """Over the tokens of all ranks."""
+    def _log_loss(self, batch: MicroBatch, statistic: Any, entropy: Tensor, mode: str) -> None:
+        """Metrics of the loss over the tokens of all ranks."""
         inputs, mask = batch.inputs, batch.inputs.mask
         kappa = token_kappa(self.credit_pipeline.objective.objective, inputs, statistic, batch.weight, denominator=batch.denominator).kappa
         has_credit = (inputs.credit != 0) & mask
@@ -89,8 +89,8 @@ class CreditLossTrainer(GRPOTrainer):
         if inputs.reference_logp is not None:
             sums.append(((inputs.logp - inputs.reference_logp) * mask).sum())
         entropies, ratios, tokens, silenced, credited, *kl = self.accelerator.reduce(torch.stack([x.double() for x in sums])).tolist()
-        told = {"entropy": entropies / max(1, tokens), "tokencredit/ratio_mean": ratios / max(1, tokens)}
-        told["tokencredit/silenced_share"] = silenced / max(1, credited)
-        told |= {"kl": kl[0] / max(1, tokens)} if kl else {}
-        for name, value in told.items():
+        row = {"entropy": entropies / max(1, tokens), "tokencredit/ratio_mean": ratios / max(1, tokens)}
+        row["tokencredit/silenced_share"] = silenced / max(1, credited)
+        row |= {"kl": kl[0] / max(1, tokens)} if kl else {}
+        for name, value in row.items():
             self._metrics[mode][name].append(value)

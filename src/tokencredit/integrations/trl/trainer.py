@@ -20,9 +20,9 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 from tokencredit.config.resolve import RecipeSource, read_recipe
 from tokencredit.integrations.trl import checkpoint as saved
 from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
-from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
+from tokencredit.integrations.trl.config import optimizer_steps, refuse_separate_processes, settle
 from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
-from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
+from tokencredit.integrations.trl.scoring import PassRecorder, ScoringPass, end_tokens, head_of
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
 from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
@@ -32,7 +32,7 @@ from tokencredit.types import TokenScores
 
 
 class TokenColumn(list[float]):
-    """All of them in the file; where the table is printed, only their range."""
+    """The file holds all values; the printed table shows their range only."""
 
     def __str__(self) -> str:
         return f"{min(self):+.2f} to {max(self):+.2f}" if self else "no token"
@@ -45,12 +45,12 @@ class CreditGRPOTrainer(CreditLossTrainer):
         self, model: Any, reward_funcs: Any = None, args: GRPOConfig | None = None, *rest: Any, recipe: RecipeSource, **named: Any
     ):
         settings = settle(GRPOConfig() if args is None else args, read_recipe(recipe))
-        self._passes: PassWatch | None = None
+        self._passes: PassRecorder | None = None
         super().__init__(model, reward_funcs, settings.args, *rest, **named)
         self.recipe = settings.recipe
         self.stage_state = MethodState()
         self.credit_pipeline = CreditPipeline(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
-        refuse_lone_processes(self.accelerator.num_processes)
+        refuse_separate_processes(self.accelerator.num_processes)
         several = self.accelerator.num_processes > 1
         self.ranks: ProcessGroup = TorchProcessGroup(device=self.accelerator.device) if several else SINGLE_PROCESS
         check_credit_reaches_gradient(self, self.credit_pipeline.objective)
@@ -60,7 +60,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return self._rewards_per_func
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
-        """While a batch is scored, the pass that TRL makes anyway is asked for entropies and, where needed, hidden states too."""
+        """While a batch is scored, TRL's own forward pass also computes entropies and, where needed, keeps hidden states."""
         if self._passes is None or model is not self.model:
             return super()._get_per_token_logps_and_entropies(model, *given, **named)
         with self._passes.watching(self):
@@ -69,7 +69,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
-        self._passes = PassWatch(keep_hidden=self.credit_pipeline.keeps_hidden)
+        self._passes = PassRecorder(keep_hidden=self.credit_pipeline.keeps_hidden)
         try:
             rows: Rows = super()._generate_and_score_completions(inputs)
             scored = self._scored(rows)
@@ -78,7 +78,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return self._credit(rows, scored)
 
     def _scored(self, rows: Rows) -> ScoringPass | None:
-        """What the policy says of the tokens: from TRL's pass for old log-probs, from one of our own, or not at all."""
+        """Log-probs, entropies and hidden states: from TRL's pass for old log-probs, from our own pass, or None if nothing reads them."""
         assert self._passes is not None
         if "old_per_token_logps" in rows:
             return self._passes.first
@@ -125,7 +125,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         if training:
             self.stage_state = state
         batch = PlannedBatch(whole, credited, plan, cost, on_policy="old_per_token_logps" not in whole)
-        self._tell(batch, "train" if training else "eval", state)
+        self._log_batch(batch, "train" if training else "eval", state)
         return batch
 
     @property
@@ -142,7 +142,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         weighted = (self._rewards_per_func * self.reward_weights.to(self._rewards_per_func.device)).nansum(1)
         return weighted.where(~self._rewards_per_func.isnan().all(1), torch.nan).float()
 
-    def _tell(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
+    def _log_batch(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
         """Metrics, and in the table of completions the numbers that are trained on in place of TRL's own."""
         for name, value in (credit_metrics(batch.credited, batch.plan) | state_metrics(state)).items():
             self._metrics[mode][f"tokencredit/{name}"].append(float(value))

@@ -65,22 +65,22 @@ def credit_batch(
     )
 
 
-class Dealt(NamedTuple):
+class ArrangedBatch(NamedTuple):
     fields: dict[str, Tensor]
     """What the loss needs of every row, the filling ones included; responses x tokens or responses."""
     order: list[int]
     """Rows as verl must hold them: rank by rank, and on each rank optimizer step by optimizer step."""
 
 
-def deal(
+def arrange(
     pipeline: CreditPipeline, credited: Credited, plan: StepPlan, *, rows: int, steps: int, ranks: int, cost: Sequence[int], seed: int
-) -> Dealt:
-    """Mini-batches are of one size in verl: rows that the plan leaves out, and filling ones after the real, complete them silently."""
+) -> ArrangedBatch:
+    """Mini-batches are of one size in verl: rows that the plan leaves out, and filling ones after the real, fill them up."""
     width = credited.credit.shape[1]
     size = rows // steps
     fields = _silent_fields(rows, width, credited)
     free = sorted(set(range(rows)) - {row for step in plan.steps for row in step.rows})
-    hands: list[list[int]] = []
+    steps_rows: list[list[int]] = []
     for number in range(steps):
         step = plan.steps[number] if number < len(plan.steps) else None
         taken = [] if step is None else list(step.rows)
@@ -98,9 +98,9 @@ def deal(
                 fields["correction"][index] = made.inputs.correction
         filled = taken + [free.pop() for _ in range(size - len(taken))]
         fields["seed"][torch.tensor(filled)] = step_seed(seed, number)
-        hands.append(filled)
-    shares = [share_evenly(hand, cost, ranks=ranks) for hand in hands]
-    return Dealt(fields, [row for rank in range(ranks) for hand in shares for row in hand[rank]])
+        steps_rows.append(filled)
+    shares = [share_evenly(rows_of_step, cost, ranks=ranks) for rows_of_step in steps_rows]
+    return ArrangedBatch(fields, [row for rank in range(ranks) for share in shares for row in share[rank]])
 
 
 def _silent_fields(rows: int, width: int, credited: Credited) -> dict[str, Tensor]:

@@ -21,13 +21,13 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.support import AGGREGATIONS, MODE, PREFIX, why_no_function
+from tokencredit.integrations.support import AGGREGATIONS, MODE, PREFIX, unsupported_by_functions_reason
 from tokencredit.pipeline.credit import CreditPipeline
 
 
 def register() -> list[str]:
     """The recipes that were registered."""
-    named = [name for name, entry in RECIPES.items() if why_no_function(entry.recipe) is None]
+    named = [name for name, entry in RECIPES.items() if unsupported_by_functions_reason(entry.recipe) is None]
     for name in named:
         register_adv_est(PREFIX + name)(estimator(RECIPES[name].recipe))
         register_policy_loss(PREFIX + name)(policy_loss(name, RECIPES[name].recipe))
@@ -40,13 +40,13 @@ def _needs_the_trainer(*_: Any, **__: Any) -> Any:
 
 
 def estimator(recipe: Recipe) -> Any:
-    pipeline = CreditPipeline(recipe, max_new_tokens=0)  # verl does not hand over the length limit; why_no_function refuses what reads it.
+    pipeline = CreditPipeline(recipe, max_new_tokens=0)
 
     def estimate(
         token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any] | None = None, config: Any = None, **_: Any
     ) -> tuple[Tensor, Tensor]:
         if index is None:
-            raise ConfigError("verl gave no uid for the responses; groups are known by it")
+            raise ConfigError("verl gave no uid for the responses; groups are identified by it")
         score, length = token_level_rewards.sum(-1), response_mask.bool().sum(-1)
         # Rows that fill up a batch have no token in the loss and take no part in a comparison.
         real = (length > 0).nonzero()[:, 0]
@@ -85,7 +85,7 @@ def policy_loss(name: str, recipe: Recipe) -> Any:
 
 
 def _pipeline(name: str, recipe: Recipe, mode: str, config: Any) -> CreditPipeline:
-    """The counts of the mini-batch by which verl divides are a plan's; it must be told to divide as the recipe does."""
+    """Verl divides by the counts of a mini-batch, which are those of a plan; its aggregation must be set to the recipe's."""
     wanted = AGGREGATIONS[recipe.objective.aggregation]
     if mode != wanted:
         raise ConfigError(f"actor_rollout_ref.actor.loss_agg_mode is {mode!r} but recipe {name!r} needs {wanted!r}; set it so")

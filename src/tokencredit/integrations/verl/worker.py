@@ -1,6 +1,6 @@
 """What runs in verl's workers: the loss of a recipe, and an engine that keeps hidden states and knows whole optimizer steps.
 
-The engine is verl's own FSDP engine; it does something else only where our trainer asks for it.
+The engine is verl's own FSDP engine; it behaves differently only where our trainer requests it.
 """
 
 import os
@@ -32,7 +32,7 @@ from tokencredit.types import Rollouts, TokenScores
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""
-ASKED = f"{FIELD}asked"
+REQUEST = f"{FIELD}asked"
 KEEP_HIDDEN, ASSIGN = "keep hidden states", "assign credit"
 PER_TOKEN = ("credit", "weight", "mask", "correction")
 PER_ROW = ("row", "group", "advantage", "seed")
@@ -77,10 +77,10 @@ class CreditLoss:
         if objective.statistic is not None and self.statistic is None:
             raise GuardError(f"verl's workers have no statistic of the optimizer step: {NO_ENGINE}")
         loss = micro_batch_loss(objective, batch, logp, self.statistic)
-        return loss * data["dp_size"], self._told(batch, loss)
+        return loss * data["dp_size"], self._metrics(batch, loss)
 
     @torch.no_grad()
-    def _told(self, batch: MicroBatch, loss: Tensor) -> dict[str, Any]:
+    def _metrics(self, batch: MicroBatch, loss: Tensor) -> dict[str, Any]:
         inputs = batch.inputs
         kappa = token_kappa(self.built.objective, inputs, self.statistic, batch.weight, denominator=1.0).kappa
         has_credit = (inputs.credit != 0) & inputs.mask
@@ -89,15 +89,15 @@ class CreditLoss:
             "actor/silenced_share": (has_credit & (kappa == 0)).sum() / has_credit.sum().clamp(min=1),
             "actor/ratio_mean": (importance_ratio(inputs.logp, inputs.old_logp) * inputs.mask).sum() / tokens,
         }
-        told = Metric.from_dict({name: float(value) for name, value in means.items()}, aggregation=AggregationType.MEAN)
-        return {**told, "actor/pg_loss": Metric(value=loss.detach(), aggregation=AggregationType.SUM)}
+        metrics = Metric.from_dict({name: float(value) for name, value in means.items()}, aggregation=AggregationType.MEAN)
+        return {**metrics, "actor/pg_loss": Metric(value=loss.detach(), aggregation=AggregationType.SUM)}
 
 
 class CreditEngine(FSDPEngineWithLMHead):
     _kept: dict[int, Tensor]
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        if tu.get_non_tensor_data(data=micro_batch, key=ASKED, default=None) != KEEP_HIDDEN:
+        if tu.get_non_tensor_data(data=micro_batch, key=REQUEST, default=None) != KEEP_HIDDEN:
             return super().forward_step(micro_batch, loss_function, forward_only)
         with watching_head(self.module) as seen:
             found = super().forward_step(micro_batch, loss_function, forward_only)
@@ -105,17 +105,17 @@ class CreditEngine(FSDPEngineWithLMHead):
         return found
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
-        asked = tu.get_non_tensor_data(data=data, key=ASKED, default=None)
-        if asked == KEEP_HIDDEN:
+        request = tu.get_non_tensor_data(data=data, key=REQUEST, default=None)
+        if request == KEEP_HIDDEN:
             self._kept = {}
-        if asked == ASSIGN:
+        if request == ASSIGN:
             return self._assign(data)
         if isinstance(loss_function, CreditLoss) and not forward_only:
             loss_function.statistic = self._statistic(data, loss_function)
         return super().forward_backward_batch(data, loss_function, forward_only)
 
     def _statistic(self, data: TensorDict, loss: CreditLoss) -> Any:
-        """One pass without gradient over the optimizer step before the one that trains, where the objective asks for it."""
+        """One pass without gradient over the optimizer step before the one that trains, where the objective needs it."""
         if loss.built.objective.statistic is None:
             return None
         seen: list[TokenInputs] = []
@@ -204,11 +204,11 @@ def register() -> None:
 
 
 @contextmanager
-def asking(extra_info: dict[str, Any], **asked: Any) -> Iterator[None]:
-    """Ask the workers for something in one call, and in no later one."""
-    extra_info |= asked
+def requesting(extra_info: dict[str, Any], **requests: Any) -> Iterator[None]:
+    """Add requests to the workers for one call, and for no later one."""
+    extra_info |= requests
     try:
         yield
     finally:
-        for name in asked:
+        for name in requests:
             extra_info.pop(name, None)
