@@ -7,9 +7,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -87,6 +87,34 @@ class Rollouts:
             behavior_logp=self.behavior_logp[rows],
             finished=self.finished[rows],
         )
+
+
+@runtime_checkable
+class FeatureSource(Protocol):
+    """Packed features in chunks. `runs` cover all tokens in order; `chunks` brings those at `wanted` (all) to the device."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def runs(self) -> Sequence[slice]: ...
+
+    def __len__(self) -> int: ...
+
+    def chunks(self, wanted: Sequence[int] | None = None) -> Iterator[tuple[int, Float[Tensor, "tok hid"]]]:
+        """Number and features of each chunk; what was brought may be overwritten once the next is asked for."""
+        ...
+
+
+class TokenScores(NamedTuple):
+    """What one scoring pass computes for every response token; 0 outside the mask."""
+
+    logp: Float[Tensor, "seq tok"]
+    entropy: Float[Tensor, "seq tok"]
+    hidden: Float[Tensor, "seq tok hid"] | None
+    """The inputs of the LM head."""
+    features: FeatureSource | None = None
+    """The same for the tokens of the loss alone, from a pass without padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

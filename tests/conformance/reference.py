@@ -10,12 +10,13 @@ from conformance.cases import CASES, Case
 from conformance.outcome import Outcome, batch_outcome, flat_gradient, flat_weights
 from conformance.stored import BASE, GROUP_SIZE, LIMIT, StoredBatch, stored_batches
 from tokencredit.config.resolve import resolve
+from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import ForwardOptions
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.update import UpdateOptions, run_plan
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.pipeline.credit import BatchEvidence, MethodState
 from tokencredit.policy.policy import load_policy
-from tokencredit.rollout.scoring import credit_pipeline, model_facts
+from tokencredit.rollout.scoring import credit_pipeline, model_facts, score_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Rollouts, StepResult
 
@@ -29,10 +30,10 @@ class Reference(NamedTuple):
     """One for every pass over a batch."""
 
 
-def _pipeline(case: Case) -> Crediting:
+def _config(case: Case) -> TrainConfig:
     sampling = {"prompts": case.groups, "group_size": GROUP_SIZE, "max_new_tokens": LIMIT, "temperature": case.temperature}
     run = {"sampling": sampling, "optimizer": {"steps_per_batch": case.optimizer_steps}, "seed": SEED}
-    return credit_pipeline(resolve([dict(case.recipe), run]))
+    return resolve([dict(case.recipe), run])
 
 
 def batches_of(case: Case) -> tuple[StoredBatch, ...]:
@@ -45,7 +46,8 @@ def _rollouts(case: Case, batch: StoredBatch) -> Rollouts:
 
 
 def run_case(case: Case) -> Reference:
-    pipeline = _pipeline(case)
+    config = _config(case)
+    pipeline = credit_pipeline(config)
     policy, first = (load_policy(BASE, device=torch.device("cpu"), dtype="float32") for _ in range(2))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=case.learning_rate)
     state, made, results, gradients = MethodState(), [], [], []
@@ -55,13 +57,12 @@ def run_case(case: Case) -> Reference:
 
     for number, batch in enumerate(batches_of(case)):
         rollouts = _rollouts(case, batch)
-        evidence = pipeline.score_tokens(policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
-        with_kl = pipeline.config.kl.beta > 0
-        reference = pipeline.score_tokens(first.model, rollouts, keep_hidden=False).logp if with_kl else None
-        scored = pipeline.shape_reward(rollouts, torch.tensor(batch.score), evidence.logp, reference)
-        credited, state = pipeline.credit_tokens(
-            scored, evidence, state, seed=derive_seed(SEED, "credit", number), facts=model_facts(policy), reference_logp=reference
-        )
+        evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
+        with_kl = config.kl.beta > 0
+        reference = score_tokens(config, first.model, rollouts, keep_hidden=False).logp if with_kl else None
+        known = BatchEvidence(evidence, reference, model=model_facts(policy))
+        seed = derive_seed(SEED, "credit", number)
+        credited, state = pipeline.credit(rollouts, torch.tensor(batch.score), known, state, seed=seed)
         cost = row_cost(rollouts)
         plan = pipeline.plan(
             credited,

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from tokencredit.config.resolve import read_recipe
-from tokencredit.forward.padded import TokenScores, response_extent
+from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline import credit
-from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.credit import BatchEvidence, CreditedBatch, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
-from tokencredit.types import Rollouts, Scored
+from tokencredit.types import Rollouts, Scored, TokenScores
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7
 NAN = float("nan")
@@ -70,12 +70,12 @@ def made_up_case(seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
     return Case(Scored(rollouts=rollouts, score=score, reward=score), TokenScores(logp, entropy, hidden), head)
 
 
-def crediting_of(recipe: Any, code: SimpleNamespace | Any = credit) -> Crediting:
-    return code.Crediting(read_recipe(recipe), max_new_tokens=WIDTH, temperature=TEMPERATURE)
+def crediting_of(recipe: Any, code: SimpleNamespace | Any = credit) -> CreditPipeline:
+    return code.CreditPipeline(read_recipe(recipe), max_new_tokens=WIDTH, temperature=TEMPERATURE)
 
 
 def credit_case(
-    made: Crediting,
+    made: CreditPipeline,
     case: Case,
     state: MethodState,
     rows: tuple[int, ...] | None = None,
@@ -86,9 +86,11 @@ def credit_case(
     evidence, own = case.evidence, None
     assert evidence.hidden is not None
     if rows is not None:
-        own = torch.tensor(rows, dtype=torch.long)
-        width = max([1, *response_extent(case.scored.rollouts.mask[own]).tolist()])
-        evidence = evidence._replace(hidden=evidence.hidden[own, :width])
+        own = OwnRows(torch.tensor(rows, dtype=torch.long), ranks)
+        width = max([1, *response_extent(case.scored.rollouts.mask[own.rows]).tolist()])
+        evidence = evidence._replace(hidden=evidence.hidden[own.rows, :width])
     if not made.keeps_hidden:
         evidence = evidence._replace(hidden=None)
-    return made.credit_tokens(case.scored, evidence, state, seed=seed, facts=ModelFacts(case.head, (0,)), own_rows=own, ranks=ranks)
+    known = BatchEvidence(evidence, model=ModelFacts(case.head, (0,)))
+    found = made.credit_tokens(case.scored, known, state, seed=seed, own=own)
+    return CreditedBatch(made.as_credited(found, known), found.state)

@@ -14,7 +14,7 @@ from engine.runs import small_config, trainer_of
 from tiny import made_up_rollouts, tiny_policy
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores, score_rows
+from tokencredit.forward.padded import score_rows
 from tokencredit.grade.protocol import Verdict
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import MethodState
@@ -25,7 +25,7 @@ from tokencredit.tasks import BatchGrading, Problem, Steps
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.loop import step_once
 from tokencredit.trainer.signals import StopTraining
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 
 @dataclass(frozen=True)

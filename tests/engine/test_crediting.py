@@ -13,7 +13,7 @@ from tokencredit.config import as_kwargs
 from tokencredit.config.resolve import read_recipe
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.pipeline.credit import ExtraEvidence, MethodState, ModelFacts
+from tokencredit.pipeline.credit import BatchEvidence, ExtraEvidence, MethodState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.shape import overlong_penalty
 from tokencredit.types import Credited, StepPlan
@@ -57,7 +57,7 @@ def test_what_a_method_cannot_do_with_a_model_is_for_the_user_to_change() -> Non
     with pytest.raises(ConfigError, match=r"credit 'delta': hidden and head give log-probs up to .* away from logp.*use proxy 'row'"):
         credit_case(crediting_of(recipe), case._replace(head=case.head * 3), MethodState())
     with pytest.raises(ConfigError, match="credit 'delta': hidden is missing"):
-        crediting_of("delta").credit_tokens(case.scored, case.evidence._replace(hidden=None), MethodState(), seed=0)
+        crediting_of("delta").credit_tokens(case.scored, BatchEvidence(case.evidence._replace(hidden=None)), seed=0)
 
 
 @pytest.mark.parametrize("preset", ["tokencredit", "trl", "verl"])
@@ -117,7 +117,7 @@ def test_what_an_advantage_remembers_comes_back_to_it() -> None:
 def test_long_responses_are_measured_with_the_tokens_that_leave_the_loss() -> None:
     case = made_up_case()
     made = crediting_of({"recipe": "grpo", "shape": {"type": "overlong", "buffer": 0.9}})
-    scored = made.shape_reward(case.scored.rollouts, case.scored.score, case.evidence.logp, None)
+    scored = made.shape_reward(case.scored.rollouts, case.scored.score, BatchEvidence(case.evidence))
     expected = case.scored.score + overlong_penalty(case.scored.rollouts.mask.sum(-1), max_length=WIDTH, buffer=0.9)
     assert torch.equal(scored.reward.nan_to_num(), expected.nan_to_num())
     assert (scored.reward < case.scored.score).any()
@@ -139,15 +139,15 @@ def test_a_correction_weighs_the_trainer_against_the_sampler() -> None:
 def test_a_divergence_in_the_reward_is_counted_over_loss_tokens() -> None:
     case = made_up_case()
     rollouts, logp = case.scored.rollouts, case.evidence.logp
-    reference = logp - 0.5
+    evidence = BatchEvidence(case.evidence, logp - 0.5)
     made = crediting_of({"recipe": "grpo", "kl": {"beta": 0.2, "place": "reward", "estimator": "k1"}})
-    scored = made.shape_reward(rollouts, case.scored.score, logp, reference)
+    scored = made.shape_reward(rollouts, case.scored.score, evidence)
     for row, score in enumerate(SCORE):
         tokens = int((rollouts.mask[row] & ~rollouts.behavior_logp[row].isnan()).sum())
         expected = score - 0.2 * 0.5 * tokens
         assert float(scored.reward[row]) == pytest.approx(expected, abs=1e-12, nan_ok=True)
     assert torch.equal(scored.score.nan_to_num(), case.scored.score.nan_to_num())
-    in_loss = crediting_of({"recipe": "grpo", "kl": {"beta": 0.2}}).shape_reward(rollouts, case.scored.score, logp, reference)
+    in_loss = crediting_of({"recipe": "grpo", "kl": {"beta": 0.2}}).shape_reward(rollouts, case.scored.score, evidence)
     assert torch.equal(in_loss.reward.nan_to_num(), case.scored.score.nan_to_num())
 
 
@@ -158,16 +158,13 @@ def test_evidence_that_was_sampled_reaches_its_stage() -> None:
     repaired = torch.where(score < 0.5, 0.5, 0.0)
     edited = torch.zeros_like(rollouts.mask)
     edited[:, 1] = True
-    sampled = ExtraEvidence(repaired=repaired, edited=edited)
-    scored = made.shape_reward(rollouts, score, case.evidence.logp, None, sampled)
-    assert (scored.reward != score)[[1, 2, 4]].all()
-    result = made.credit_tokens(scored, case.evidence, MethodState(), seed=0, facts=ModelFacts(), sampled=sampled)
+    result = made.credit(rollouts, score, BatchEvidence(case.evidence, extra=ExtraEvidence(repaired=repaired, edited=edited)), seed=0)
+    assert (result.credited.scored.reward != score)[[1, 2, 4]].all()
     assert result.credited.coefficient is not None
     assert torch.equal(result.credited.coefficient != 0, edited & rollouts.loss_mask)
     greedy = torch.full_like(score, 0.25)
-    remax = crediting_of("remax").credit_tokens(
-        case.scored, case.evidence, MethodState(), seed=0, sampled=ExtraEvidence(greedy_score=greedy)
-    )
+    evidence = BatchEvidence(case.evidence, extra=ExtraEvidence(greedy_score=greedy))
+    remax = crediting_of("remax").credit(rollouts, score, evidence, seed=0)
     assert remax.credited.advantage[[0, 1]].tolist() == [0.75, -0.25]
 
 

@@ -26,14 +26,14 @@ from tokencredit.forward.modes import PADDED, ForwardMode, ForwardOptions, choos
 from tokencredit.forward.packed import packed_hidden
 from tokencredit.forward.packed_scoring import FeatureRoom, score_packed_rows
 from tokencredit.forward.packing import PackedLayout
-from tokencredit.forward.padded import TokenScores, response_logits, row_cost, score_rows
+from tokencredit.forward.padded import response_logits, row_cost, score_rows
 from tokencredit.optim.update import UpdateOptions, accumulate_gradient, run_plan
 from tokencredit.pipeline.build import build_objective
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import score_tokens
 from tokencredit.trainer.loop import step_once
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 SCORING: dict[str, Any] = {"temperature": 0.7, "max_tokens": 30, "keep_hidden": True}
 

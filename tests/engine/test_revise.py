@@ -16,7 +16,6 @@ from engine.runs import small_config
 from tiny import tiny_policy
 from tokencredit.config import IbpoShape
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout import revision as module
@@ -25,7 +24,7 @@ from tokencredit.rollout.grading import response_text
 from tokencredit.rollout.revision import Comparison, Revisions, choose_comparisons, revise
 from tokencredit.tasks import CotAdd, Problem, Steps, revision_prompt
 from tokencredit.timing import Stopwatch
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 NAN = math.nan
 

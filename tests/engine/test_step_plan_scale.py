@@ -14,7 +14,7 @@ from tokencredit.forward.padded import score_rows
 from tokencredit.objective import OBJECTIVES, Objective, with_correction, with_kl
 from tokencredit.optim.update import StepLoss, accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.scoring import credit_pipeline
 from tokencredit.types import Aggregation, Credited, PlannedStep
@@ -157,7 +157,7 @@ def test_a_reweighted_plan_gives_both_sides_the_same_mass_whatever_the_cut() -> 
 # --- weights that correct for the sampler
 
 
-def corrected(credited: Credited, **choice: object) -> tuple[Crediting, Credited]:
+def corrected(credited: Credited, **choice: object) -> tuple[CreditPipeline, Credited]:
     pipeline = credit_pipeline(small_config(recipe="dapo", correction=choice))
     assert pipeline.correction is not None
     rollouts = credited.rollouts
@@ -197,7 +197,7 @@ def test_a_correction_multiplies_the_gradient_of_every_token_by_its_weight(kind:
     plain = credit_pipeline(small_config(recipe="dapo"))
     step = plan_for(credited).steps[0]
 
-    def gradient(of: Crediting, given: Credited) -> torch.Tensor:
+    def gradient(of: CreditPipeline, given: Credited) -> torch.Tensor:
         policy.model.zero_grad()
         accumulate_gradient(policy, given, step, of.objective, ForwardOptions(temperature=TEMPERATURE))
         return gradient_of(policy)

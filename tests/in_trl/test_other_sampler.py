@@ -14,7 +14,7 @@ from conformance.reference import run_case
 from conformance.stored import LIMIT
 from in_trl.stored_run import stored_trainer
 from tokencredit.config.resolve import read_recipe
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 
 CAP = 1.5
 PLAIN = {"recipe": "dapo"}
@@ -26,7 +26,7 @@ def _run(folder: Path, recipe: dict[str, Any], **settings: Any) -> Outcome:
     """As if TRL had been told to use vLLM, from the first batch on."""
     trainer = stored_trainer(Case(PLAIN), folder, **settings)
     trainer.recipe = read_recipe(recipe)
-    trainer.crediting = Crediting(trainer.recipe, max_new_tokens=LIMIT, temperature=1.0)
+    trainer.credit_pipeline = CreditPipeline(trainer.recipe, max_new_tokens=LIMIT, temperature=1.0)
     trainer.other_sampler = trainer.use_vllm = True
     trainer.vllm_generation, trainer._last_loaded_step = SimpleNamespace(sync_weights=lambda: None), -1
     trainer.train()

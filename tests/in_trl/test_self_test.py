@@ -13,7 +13,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.integrations.support import EngineUnavailableError
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
 from tokencredit.pipeline.build import sampled_evidence
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 
 TAKEN = [name for name, entry in RECIPES.items() if not sampled_evidence(entry.recipe) and not entry.recipe.filter_groups]
 STOCK_LOSS = GRPOTrainer.compute_loss
@@ -69,7 +69,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_trl_that_loses_credit_is_refused(mutant: Callable[..., Any], trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GRPOTrainer, "compute_loss", mutant)
     with pytest.raises(EngineUnavailableError, match=r"trl [\d.]+ does not do what this adapter was tested with \(trl 1\.16\.0\): credit"):
-        check_credit_reaches_gradient(trainer, trainer.crediting.objective)
+        check_credit_reaches_gradient(trainer, trainer.credit_pipeline.objective)
 
 
 def test_it_runs_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_loss_that_cannot_be_computed_is_told(trainer: Any, monkeypatch: pytes
 
     monkeypatch.setattr(GRPOTrainer, "compute_loss", renamed)
     with pytest.raises(EngineUnavailableError, match=r"its loss could not be computed \(KeyError: 'old_logps'\)"):
-        check_credit_reaches_gradient(trainer, trainer.crediting.objective)
+        check_credit_reaches_gradient(trainer, trainer.credit_pipeline.objective)
 
 
 def test_a_loss_that_meets_rows_without_credit_says_so(trainer: Any) -> None:
@@ -94,9 +94,9 @@ def test_a_loss_that_meets_rows_without_credit_says_so(trainer: Any) -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_every_recipe_passes(name: str, trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    crediting = Crediting(RECIPES[name].recipe, max_new_tokens=LIMIT, temperature=1.0)
-    monkeypatch.setattr(trainer, "crediting", crediting)
-    check_credit_reaches_gradient(trainer, crediting.objective)
+    pipeline = CreditPipeline(RECIPES[name].recipe, max_new_tokens=LIMIT, temperature=1.0)
+    monkeypatch.setattr(trainer, "credit_pipeline", pipeline)
+    check_credit_reaches_gradient(trainer, pipeline.objective)
 
 
 def test_it_leaves_no_trace(trainer: Any) -> None:
@@ -104,7 +104,7 @@ def test_it_leaves_no_trace(trainer: Any) -> None:
     trainer._metrics["train"]["entropy"].append(0.25)
     before = {mode: {name: list(values) for name, values in kept.items()} for mode, kept in trainer._metrics.items()}
     weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    check_credit_reaches_gradient(trainer, trainer.crediting.objective)
+    check_credit_reaches_gradient(trainer, trainer.credit_pipeline.objective)
     assert trainer.model.training
     assert {mode: {name: list(values) for name, values in kept.items()} for mode, kept in trainer._metrics.items()} == before
     assert "_get_per_token_logps_and_entropies" not in vars(trainer)

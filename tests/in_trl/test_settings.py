@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from in_trl.small_run import small_trainer
 from tokencredit.config.resolve import read_recipe
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.trl.config import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_lone_processes, settle
+from tokencredit.integrations.trl.config import DECIDED_BY_THE_RECIPE, NOT_HONOURED, Settings, refuse_separate_processes, settle
 from tokencredit.pipeline.distributed import refuse_ranks
 
 
@@ -62,8 +62,8 @@ def test_refused(what: str) -> None:
 def test_processes_that_would_train_alone_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="2 processes were started but accelerate joins 1; without a GPU set use_cpu=True"):
-        refuse_lone_processes(1)
-    refuse_lone_processes(2)
+        refuse_separate_processes(1)
+    refuse_separate_processes(2)
 
 
 def test_shards_are_refused_on_several_ranks() -> None:

@@ -102,7 +102,7 @@ def test_several_reward_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return [None if row in (2, 3) else 2.0 for row in range(len(completions))]
 
     trainer = small_trainer(tmp_path, "grpo", reward=[often, sometimes], max_steps=1, reward_weights=[1.0, 0.5])
-    monkeypatch.setattr(type(trainer), "_tell", lambda self, batch, *_: seen.append(batch))
+    monkeypatch.setattr(type(trainer), "_log_batch", lambda self, batch, *_: seen.append(batch))
     trainer.train()
     score = seen[0].credited.scored.score
     assert score[:5].nan_to_num(-1).tolist() == [1.0, 1.0, -1.0, 1.0, 1.0]

@@ -16,12 +16,11 @@ from verl.workers.utils.losses import ppo_loss
 
 from tokencredit.config import Recipe
 from tokencredit.config.recipes import RECIPES
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.support import AGGREGATIONS, PREFIX
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline
 from tokencredit.pipeline.microbatch import gather_rows
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 LIMIT = 9
 """Longest response, in tokens."""
@@ -154,7 +153,7 @@ class Locally(NamedTuple):
 
 def locally(rows: Rows, recipe: Recipe) -> Locally:
     """The stages over all rows as one optimizer step; rows of a prompt lie side by side."""
-    crediting = Crediting(recipe, max_new_tokens=LIMIT, temperature=1.0)
+    pipeline = CreditPipeline(recipe, max_new_tokens=LIMIT, temperature=1.0)
     rollouts = Rollouts(
         prompts=tuple((0,) * length for length in rows.prompt_length),
         tokens=torch.zeros_like(rows.mask, dtype=torch.long),
@@ -164,12 +163,12 @@ def locally(rows: Rows, recipe: Recipe) -> Locally:
         finished=torch.ones(len(rows.uid), dtype=torch.bool),
     )
     old_logp = rows.old_logp.where(rows.mask, 0.0)
-    scored = crediting.shape_reward(rollouts, rows.reward, old_logp, None)
-    credited, _ = crediting.credit_tokens(scored, TokenScores(old_logp, torch.zeros_like(old_logp), None), MethodState(), seed=0)
-    (step,) = crediting.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=[1] * len(rows.uid), seed=0).steps
-    batch = gather_rows(credited, step, torch.arange(len(rows.uid)), crediting.objective, width=LIMIT, seed=0)
+    evidence = BatchEvidence(TokenScores(old_logp, torch.zeros_like(old_logp), None))
+    credited = pipeline.credit(rollouts, rows.reward, evidence, seed=0).credited
+    (step,) = pipeline.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=[1] * len(rows.uid), seed=0).steps
+    batch = gather_rows(credited, step, torch.arange(len(rows.uid)), pipeline.objective, width=LIMIT, seed=0)
     inputs = batch.inputs._replace(logp=rows.logp.where(rows.mask, 0.0))
-    kappa, loss = token_kappa(crediting.objective.objective, inputs, None, batch.weight, denominator=batch.denominator)
+    kappa, loss = token_kappa(pipeline.objective.objective, inputs, None, batch.weight, denominator=batch.denominator)
     has_credit = (inputs.credit != 0) & inputs.mask
     silenced = (has_credit & (kappa == 0)).sum() / has_credit.sum()
     return Locally(credited.advantage, float(loss), kappa, float(silenced))

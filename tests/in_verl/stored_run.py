@@ -31,7 +31,7 @@ from in_verl.row_queue import Queue, joined
 from tokencredit.config.resolve import read_recipe
 from tokencredit.integrations.verl import trainer as ours
 from tokencredit.integrations.verl.worker import CreditEngine, CreditLoss
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.pipeline.credit import CreditPipeline, MethodState
 from verl_cpu.command import Shape, overrides
 from verl_cpu.scene import make_scene
 
@@ -172,7 +172,7 @@ class StoredTrainer(ours.CreditTrainer):
         self.settings = ours.settle(config)
         self.config = config
         chosen = self.settings
-        self.crediting = Crediting(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
+        self.credit_pipeline = CreditPipeline(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
         self.stage_state = MethodState()
         self.actor_rollout_wg = self.ref_policy_wg = workers
         self.use_reference_policy, self.use_critic, self.ref_in_actor = config.actor_rollout_ref.actor.use_kl_loss, False, False
@@ -182,8 +182,10 @@ class StoredTrainer(ours.CreditTrainer):
         workers.set_loss_fn(CreditLoss(chosen.recipe, max_new_tokens=chosen.max_new_tokens))
 
     def _plan(self, batch: Any, data: Any, real: Any, credited: Any, metrics: Any, number: int) -> Any:
-        with patch.object(self.crediting, "plan", wraps=self.crediting.plan) as planner:
-            planner.side_effect = lambda *given, **named: self._noted(credited, type(self.crediting).plan(self.crediting, *given, **named))
+        with patch.object(self.credit_pipeline, "plan", wraps=self.credit_pipeline.plan) as planner:
+            planner.side_effect = lambda *given, **named: self._noted(
+                credited, type(self.credit_pipeline).plan(self.credit_pipeline, *given, **named)
+            )
             return super()._plan(batch, data, real, credited, metrics, number)
 
     def _noted(self, credited: Any, plan: Any) -> Any:

@@ -20,7 +20,7 @@ from in_verl.function_route import (
 )
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.support import why_no_function
+from tokencredit.integrations.support import unsupported_by_functions_reason
 
 FUNCTIONS = (
     *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),
@@ -60,7 +60,7 @@ SILENCE_NOBODY = {"gpg", "sapo", "cispo", "right-once"}
 def test_every_recipe_is_registered_or_has_a_reason_not_to_be() -> None:
     assert {*FUNCTIONS, *NOT_BY_FUNCTIONS} == set(RECIPES)
     for name, words in NOT_BY_FUNCTIONS.items():
-        assert words in str(why_no_function(RECIPES[name].recipe))
+        assert words in str(unsupported_by_functions_reason(RECIPES[name].recipe))
     names = {f"tokencredit-{name}" for name in FUNCTIONS}
     assert {name for name in POLICY_LOSS_REGISTRY if name.startswith("tokencredit")} == names
     assert {name for name in ADV_ESTIMATOR_REGISTRY if str(name).startswith("tokencredit")} == names | {"tokencredit"}
@@ -68,7 +68,7 @@ def test_every_recipe_is_registered_or_has_a_reason_not_to_be() -> None:
 
 def test_a_correction_is_left_to_verl() -> None:
     changed = RECIPES["grpo"].recipe.model_dump() | {"correction": {"kind": "tis"}}
-    assert "algorithm.rollout_correction" in str(why_no_function(type(RECIPES["grpo"].recipe).model_validate(changed)))
+    assert "algorithm.rollout_correction" in str(unsupported_by_functions_reason(type(RECIPES["grpo"].recipe).model_validate(changed)))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -10,7 +10,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from in_verl.stored_run import hydra_config
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.support import why_no_trainer
+from tokencredit.integrations.support import unsupported_by_trainer_reason
 from tokencredit.integrations.verl.settings import DECIDED_BY_THE_RECIPE, Settings, settle
 from tokencredit.integrations.verl.trainer import CreditTrainer
 from verl_cpu.command import Shape
@@ -102,7 +102,7 @@ def settled(folder: Path, *words: str) -> Settings:
 
 def test_every_recipe_is_run_by_the_trainer_or_has_a_reason_not_to_be() -> None:
     assert {*BY_THE_TRAINER, *ONLY_LOCALLY} == set(RECIPES)
-    assert [name for name in BY_THE_TRAINER if why_no_trainer(RECIPES[name].recipe)] == []
+    assert [name for name in BY_THE_TRAINER if unsupported_by_trainer_reason(RECIPES[name].recipe)] == []
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from in_verl.stored_run import (
 from tokencredit.config.resolve import read_recipe
 from tokencredit.credit.delta import delta_coefficients
 from tokencredit.errors import ConfigError, GuardError
-from tokencredit.integrations.verl.worker import CreditLoss, asking, hidden_of_responses, over_sequences
+from tokencredit.integrations.verl.worker import CreditLoss, hidden_of_responses, over_sequences, requesting
 
 PROMPTS, RESPONSES, NAMES = (2, 3, 1), (3, 1, 2), (7, 3, 5)
 PREDICTING = {7: [1, 2, 3], 3: [2], 5: [0, 1]}
@@ -94,7 +94,7 @@ def test_values_lie_where_verl_looks_for_those_of_responses() -> None:
 
 def test_the_workers_are_asked_once() -> None:
     told: dict[str, Any] = {"temperature": 1.0}
-    with suppress(KeyError), asking(told, asked="something"):
+    with suppress(KeyError), requesting(told, asked="something"):
         assert told == {"temperature": 1.0, "asked": "something"}
         raise KeyError
     assert told == {"temperature": 1.0}

@@ -11,7 +11,8 @@ from torch import Tensor
 from oracle.test_delta import COLUMNS, PROXIES, VARIANTS, WIDTH, assert_is_twin, rollouts, twin_of
 from tokencredit.credit import CreditInputs, delta_coefficients
 from tokencredit.credit.delta import delta_credit
-from tokencredit.credit.features import DeviceFeatures, FeatureSource, FeatureStore, HostFeatures, RecomputedFeatures, cut
+from tokencredit.credit.features import DeviceFeatures, FeatureStore, HostFeatures, RecomputedFeatures, cut
+from tokencredit.types import FeatureSource
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from tokencredit.lab.credit.measure import Clock, Subject, measure_credit
 from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import axes_of
 from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, TWIN, Assigned, Assigning, Contender, find_contenders, twins
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
 from tokencredit.rollout.scoring import credit_pipeline, model_facts
 from tokencredit.seeds import derive_seed
@@ -56,10 +56,8 @@ def test_a_backward_pass_of_kappa_is_the_gradient_of_the_recipe_s_own_loss(name:
 
     chosen = contender.on(world.config)
     pipeline = credit_pipeline(chosen)
-    scored = pipeline.shape_reward(batch.rollouts, batch.score, batch.evidence.logp, None)
-    credited = pipeline.credit_tokens(
-        scored, batch.evidence, MethodState(), seed=derive_seed(SEED, "credit"), facts=model_facts(world.policy)
-    ).credited
+    evidence = BatchEvidence(batch.evidence, model=model_facts(world.policy))
+    credited = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(SEED, "credit")).credited
     cost = row_cost(batch.rollouts)
     [step] = pipeline.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=cost, seed=derive_seed(SEED, "plan")).steps
     rows = torch.tensor(step.rows)

@@ -64,7 +64,7 @@ def poison_log_probs(patch: pytest.MonkeyPatch) -> None:
 def poison_credit(patch: pytest.MonkeyPatch) -> None:
     Poisoned(
         patch,
-        credit.Crediting,
+        credit.CreditPipeline,
         "assign",
         2,
         lambda found: found._replace(credit=with_row(found.credit, math.nan)),

@@ -12,21 +12,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.advantage import AdvantageInputs
 from tokencredit.config import keeps_queries
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_forward_mode
-from tokencredit.forward.padded import TokenScores, row_cost
+from tokencredit.forward.padded import row_cost
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, TokenCredit, scores_without_entropy
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.collect import CollectedBatch
@@ -36,7 +33,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem
 from tokencredit.trainer.step import StepState, update_policy
 from tokencredit.trainer.token_table import TokenLabels
-from tokencredit.types import Credited, Rollouts, Scored
+from tokencredit.types import Credited, Rollouts, TokenScores
 
 NEEDS_A_MODEL = {
     ("credit", "delta"): "compares hidden states",
@@ -52,16 +49,7 @@ NEEDS_A_MODEL = {
 class OfflineBatch(NamedTuple):
     credited: Credited
     evidence: TokenScores
-    pipeline: Crediting
-
-
-class TokenCredit(NamedTuple):
-    """What can be said of every token without a model: no log-prob of its own, and no entropy."""
-
-    scored: Scored
-    advantage: Float[Tensor, " seq"]
-    coefficient: Float[Tensor, "seq tok"] | None
-    credit: Float[Tensor, "seq tok"]
+    pipeline: CreditPipeline
 
 
 def offline_config(stored: StoredRollouts, layers: Sequence[Mapping[str, Any]]) -> TrainConfig:
@@ -121,8 +109,8 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden)
     if not stored.logp_known:
         rollouts = replace(rollouts, behavior_logp=evidence.logp)
-    scored = pipeline.shape_reward(rollouts, stored.score.to(evidence.logp), evidence.logp, None)
-    credited = pipeline.credit_tokens(scored, evidence, MethodState(), seed=_seed(config, stored), facts=model_facts(policy)).credited
+    known = BatchEvidence(evidence, model=model_facts(policy))
+    credited = pipeline.credit(rollouts, stored.score.to(evidence.logp), known, seed=_seed(config, stored)).credited
     return OfflineBatch(credited, evidence, pipeline)
 
 
@@ -135,24 +123,9 @@ def credit_without_model(stored: StoredRollouts, config: TrainConfig) -> TokenCr
         raise ConfigError(f"{why}; give --model DIR")
     pipeline, rollouts = credit_pipeline(config), stored.rollouts
     logp = rollouts.behavior_logp.where(rollouts.loss_mask, 0.0)
-    scored = pipeline.shape_reward(rollouts, stored.score, logp, None)
-    length = rollouts.loss_mask.sum(-1)
-    compared = pipeline.advantage(AdvantageInputs(scored.reward, rollouts.group, length=length, score=scored.score), {})
-    advantage = compared.advantage.where(scored.graded, 0.0)
-    assigned = pipeline.credit.assign(
-        CreditInputs(
-            advantage=advantage,
-            mask=rollouts.loss_mask,
-            group=rollouts.group,
-            tokens=rollouts.tokens,
-            logp=logp,
-            entropy=torch.full_like(logp, torch.nan),
-            seed=_seed(config, stored),
-            score=scored.score,
-        ),
-        {},
-    )
-    return TokenCredit(scored, advantage, assigned.coefficient, assigned.credit)
+    evidence = BatchEvidence(scores_without_entropy(logp))
+    scored = pipeline.shape_reward(rollouts, stored.score, evidence)
+    return pipeline.credit_tokens(scored, evidence, seed=_seed(config, stored))
 
 
 def why_a_model(config: TrainConfig) -> str | None:

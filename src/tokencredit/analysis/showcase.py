@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.padded import response_extent
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence, MethodState
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.collect import CollectedBatch
@@ -42,9 +42,8 @@ def showcase(
     evidence = score_tokens(config, policy.model, rollouts, keep_hidden=pipeline.keeps_hidden, free_memory=policy.release)
     batch = CollectedBatch(chosen, rollouts, score, evidence, len(score), len(score))
     sampled = sample_extra(policy, task, config, batch, seed=derive_seed(config.seed, "showcase-extra")).sampled
-    scored = pipeline.shape_reward(rollouts, score, evidence.logp, None, sampled)
-    seed = derive_seed(config.seed, "showcase-credit")
-    credited = pipeline.credit_tokens(scored, evidence, state, seed=seed, facts=model_facts(policy), sampled=sampled).credited
+    known = BatchEvidence(evidence, extra=sampled, model=model_facts(policy))
+    credited = pipeline.credit(rollouts, score, known, state, seed=derive_seed(config.seed, "showcase-credit")).credited
     shown: list[ShownResponse] = []
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:

@@ -1,4 +1,4 @@
-"""Does a recipe keep the cancellation condition of Token Gradient Cancellation (2604.13088)? Asked of the objective alone."""
+"""Does a recipe keep the cancellation condition of Token Gradient Cancellation (2604.13088)? It audits the objective alone."""
 
 from collections.abc import Iterable
 

@@ -55,12 +55,12 @@ def _kappa(inputs: TokenInputs, built: AggregatedObjective, denominator: float) 
 
 
 class Switches(NamedTuple):
-    """What the objective is made to overlook."""
+    """Terms of the objective that are switched off."""
 
     sign: bool = False
-    """Ask about positive credit only and put the signs back: what it would do if it treated both signs alike."""
+    """Evaluate positive credit only and restore the signs: the gradient if the objective treated both signs the same."""
     penalty: bool = False
-    """Take away what it sends to a token without credit."""
+    """Subtract the gradient that it sends to a token without credit."""
 
 
 AS_IT_IS = Switches()
@@ -72,8 +72,8 @@ def step_kappa(scene: Scene, assigned: Assigned, step: PlannedStep, built: Aggre
     if overlook == AS_IT_IS:
         return _kappa(inputs, built, step.denominator)
     without_credit = _kappa(inputs._replace(credit=torch.zeros_like(inputs.credit)), built, step.denominator)
-    asked = inputs._replace(credit=inputs.credit.abs()) if overlook.sign else inputs
-    by_credit = _kappa(asked, built, step.denominator) - without_credit
+    evaluated = inputs._replace(credit=inputs.credit.abs()) if overlook.sign else inputs
+    by_credit = _kappa(evaluated, built, step.denominator) - without_credit
     by_credit = inputs.credit.sign() * by_credit if overlook.sign else by_credit
     return by_credit if overlook.penalty else by_credit + without_credit
 

@@ -1,4 +1,4 @@
-"""Made-up groups that share a prefix, under one condition each: all an audit needs, no model.
+"""Synthetic groups that share a prefix, under one condition each; an audit needs no model.
 
 Siblings share their first tokens (same context, same token, hence the same log-prob under any policy) and then part.
 Whatever a shared token's credit, its siblings' updates should cancel there: it did not decide the outcome.
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tokencredit.seeds import derive_seed
+from tokencredit.types import Rollouts
 
 SHARED = 4
 """Tokens each group has in common."""
@@ -39,13 +40,25 @@ class Scene:
     logp: Tensor
     entropy: Tensor
     hidden: Tensor
-    """What a credit method may tell sides apart by; zero where it must not."""
+    """What lets a credit method separate right from wrong responses; zero where it must not."""
     repaired: Tensor
     edited: Tensor
     prefix_value: Tensor
     greedy_score: Tensor
     seed: int
     optimizer_steps: int = 1
+
+    def rollouts(self) -> Rollouts:
+        """Without prompts, which no stage reads; every response ended by itself."""
+        rows = len(self.score)
+        return Rollouts(
+            prompts=((),) * rows,
+            tokens=self.tokens,
+            mask=self.mask,
+            group=self.group,
+            behavior_logp=self.behavior_logp,
+            finished=torch.ones(rows, dtype=torch.bool),
+        )
 
 
 def _generator(seed: int, purpose: str) -> torch.Generator:
@@ -58,7 +71,7 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 
 
 def plain_scene(outcomes: tuple[tuple[int, ...], ...] = OUTCOMES, *, seed: int = 0) -> Scene:
-    """On policy, equal lengths, one optimizer step, nothing that tells the sides apart but the outcome."""
+    """On policy, equal lengths, one optimizer step, right and wrong responses differ in the outcome only."""
     generator = _generator(seed, "scene")
 
     def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -103,7 +116,7 @@ def plain_scene(outcomes: tuple[tuple[int, ...], ...] = OUTCOMES, *, seed: int =
 
 
 def off_policy(*, seed: int = 0) -> Scene:
-    """Every log-prob has moved by up to 0.1, shared tokens alike in all siblings; no token ratio leaves 0.9 to 1.11.
+    """Every log-prob has moved by up to 0.1, shared tokens by the same amount in all siblings; no token ratio leaves 0.9 to 1.11.
 
     The sampler's log-probs differ from the trainer's as much, for recipes that correct for it.
     """
@@ -148,7 +161,7 @@ def dead_groups(*, seed: int = 0) -> Scene:
 
 
 def unequal_coefficients(*, seed: int = 0) -> Scene:
-    """On policy; hidden states differ between right and wrong responses, so that credit can tell the sides apart."""
+    """On policy; hidden states differ between right and wrong responses, so that credit can separate the sides."""
     scene = plain_scene(seed=seed)
     generator = _generator(seed, "hidden")
     hidden = torch.randn(*scene.mask.shape, HIDDEN, generator=generator, dtype=torch.float64)

@@ -1,7 +1,4 @@
-"""What is audited: a recipe, or a function of somebody's own in place of its objective.
-
-Somebody's own objective by import path: `package.module:function`.
-"""
+"""What is audited: a recipe, or a user's objective in its place, named by import path (`package.module:function`)."""
 
 import sys
 from collections.abc import Callable
@@ -12,24 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.advantage import AdvantageInputs
 from tokencredit.audit.scene import LENGTH_LIMIT, Scene
 from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError
 from tokencredit.objective import Objective, TokenInputs
-from tokencredit.pipeline.build import (
-    AggregatedObjective,
-    build_advantage,
-    build_correction,
-    build_credit,
-    build_objective,
-    build_planner,
-    build_shape,
-)
+from tokencredit.pipeline.build import AggregatedObjective, build_objective, build_planner
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, ExtraEvidence
 from tokencredit.seeds import derive_seed
-from tokencredit.shape import ShapeInputs
-from tokencredit.types import StepPlan
+from tokencredit.types import StepPlan, TokenScores
 
 
 class Subject(NamedTuple):
@@ -50,39 +37,24 @@ class Assigned(NamedTuple):
     coefficient: Tensor | None
     credit: Tensor
     correction: Tensor
-    """Weights for the difference between sampler and trainer; 1 where a recipe makes none."""
+    """Weights for the difference between sampler and trainer; 1 where a recipe has no correction."""
 
 
 @torch.no_grad()
 def assign(recipe: Recipe, scene: Scene) -> Assigned:
-    """Shape, advantage and credit as in training, on the scene's evidence; methods that remember start afresh."""
-    length = scene.mask.sum(-1)
-    reward = scene.score + build_shape(recipe).adjust(ShapeInputs(scene.score, length, LENGTH_LIMIT, scene.repaired))
-    entropy = float(scene.entropy[scene.mask].mean())
-    compared = build_advantage(recipe)(AdvantageInputs(reward, scene.group, length, scene.score, entropy, scene.greedy_score), {})
-    outcome = build_credit(_without_head(recipe)).assign(
-        CreditInputs(
-            advantage=compared.advantage,
-            mask=scene.mask,
-            group=scene.group,
-            tokens=scene.tokens,
-            logp=scene.old_logp,
-            entropy=scene.entropy,
-            seed=derive_seed(scene.seed, "audit-credit"),
-            hidden=scene.hidden,
-            score=scene.score,
-            edited=scene.edited,
-            prefix_value=scene.prefix_value,
-        ),
-        {},
+    """Shape, advantage and credit as in training, on the scene's evidence; methods that keep a state start without one."""
+    pipeline = CreditPipeline(_without_head(recipe), max_new_tokens=LENGTH_LIMIT)
+    evidence = BatchEvidence(
+        TokenScores(scene.old_logp, scene.entropy, scene.hidden),
+        extra=ExtraEvidence(scene.repaired, scene.edited, scene.prefix_value, scene.greedy_score),
     )
-    correct = build_correction(recipe)
-    correction = torch.ones_like(scene.logp) if correct is None else correct(scene.old_logp, scene.behavior_logp, scene.mask)
-    return Assigned(compared.advantage, outcome.coefficient, outcome.credit, correction)
+    credited = pipeline.credit(scene.rollouts(), scene.score, evidence, seed=derive_seed(scene.seed, "audit-credit")).credited
+    correction = torch.ones_like(scene.logp) if credited.correction is None else credited.correction
+    return Assigned(credited.advantage, credited.coefficient, credited.credit, correction)
 
 
 def _without_head(recipe: Recipe) -> Recipe:
-    """A scene has hidden states but no LM head, so DelTA's other proxies are looked at as `row`."""
+    """A scene has hidden states but no LM head, so DelTA's other proxies are audited as `row`."""
     if getattr(recipe.credit, "proxy", "row") == "row":
         return recipe
     return recipe.model_copy(update={"credit": recipe.credit.model_copy(update={"proxy": "row"})})
@@ -103,7 +75,7 @@ def load_objective(path: str) -> Objective:
     """An `Objective`, or a function of TokenInputs that returns the loss: one per token, or a single number.
 
     A single number must be divided as the function means it: neither weights nor a denominator are applied to it. The audit
-    probes a function through `inputs.credit`; one that reads `inputs.advantage` instead is not seen through.
+    probes a function through `inputs.credit`; it cannot audit one that reads `inputs.advantage` instead.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.features import FeatureSource
-from tokencredit.types import Evidence, State
+from tokencredit.types import Evidence, FeatureSource, State
 
 
 class CreditInputs(NamedTuple):

@@ -6,7 +6,7 @@ between memory and time is set by the bytes that they may take on the device (`F
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,23 +14,6 @@ from torch import Tensor
 
 CHUNK = 65_536
 """Tokens per chunk for features that are not on the device."""
-
-
-@runtime_checkable
-class FeatureSource(Protocol):
-    """Packed features in chunks: `runs` are their slices, in order; `chunks` yields the `wanted` ones (default all) on the device."""
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def runs(self) -> Sequence[slice]: ...
-
-    def __len__(self) -> int: ...
-
-    def chunks(self, wanted: Sequence[int] | None = None) -> Iterator[tuple[int, Float[Tensor, "tok hid"]]]:
-        """Number and features of each chunk; requesting the next chunk may overwrite the last one."""
-        ...
 
 
 def cut(length: int, chunk: int = CHUNK) -> list[slice]:

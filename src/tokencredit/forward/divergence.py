@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.forward.padded import TokenScores, response_extent, response_logits, row_cost
+from tokencredit.forward.padded import response_extent, response_logits, row_cost
 from tokencredit.kernels import at_least_float32, token_statistics
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 
 class Movement(NamedTuple):

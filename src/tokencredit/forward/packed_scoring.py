@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.credit.features import FeatureSource, FeatureStore, RecomputedFeatures
+from tokencredit.credit.features import FeatureStore, RecomputedFeatures
 from tokencredit.forward.packed import packed_hidden, packed_scores
 from tokencredit.forward.packing import pack
-from tokencredit.forward.padded import TokenScores, precision, response_extent, row_cost
+from tokencredit.forward.padded import precision, response_extent, row_cost
 from tokencredit.kernels.lm_head.precision import compute_dtype
-from tokencredit.types import Rollouts
+from tokencredit.types import FeatureSource, Rollouts, TokenScores
 
 
 class FeatureRoom(NamedTuple):

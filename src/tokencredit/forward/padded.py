@@ -18,20 +18,8 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tokencredit.batching.microbatch import cut_micro_batches
-from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels import at_least_float32, token_statistics
-from tokencredit.types import Rollouts
-
-
-class TokenScores(NamedTuple):
-    """What one scoring pass knows of every response token; 0 outside the mask."""
-
-    logp: Float[Tensor, "seq tok"]
-    entropy: Float[Tensor, "seq tok"]
-    hidden: Float[Tensor, "seq tok hid"] | None
-    """What the LM head was given."""
-    features: FeatureSource | None = None
-    """The same of the tokens of the loss alone, from a pass that pads nothing."""
+from tokencredit.types import Rollouts, TokenScores
 
 
 def precision(model: PreTrainedModel, dtype: str) -> AbstractContextManager[Any]:

@@ -119,7 +119,7 @@ HOOKS = EngineHooks(
 )
 
 
-def why_no_function(recipe: Recipe) -> str | None:
+def unsupported_by_functions_reason(recipe: Recipe) -> str | None:
     """Why the functions in verl's tables cannot run a recipe, or None."""
     try:
         check_recipe(recipe, HOOKS)
@@ -132,7 +132,7 @@ def why_no_function(recipe: Recipe) -> str | None:
     return None
 
 
-def why_no_trainer(recipe: Recipe) -> str | None:
+def unsupported_by_trainer_reason(recipe: Recipe) -> str | None:
     """Why our trainer mode cannot run a recipe whatever the configuration, or None."""
     try:
         refuse_sampling(recipe, "verl")
@@ -171,8 +171,8 @@ def routes(name: str, recipe: Recipe) -> tuple[str, ...]:
     sampled_by_verl = "with `algorithm.filter_groups`" if recipe.filter_groups else "yes"
     cells = (
         "yes" if _accepted(lambda: refuse_recipe(recipe)) else "no",
-        sampled_by_verl if why_no_trainer(recipe) is None else "no",
-        f"`{PREFIX}{name}`" if why_no_function(recipe) is None else "no",
+        sampled_by_verl if unsupported_by_trainer_reason(recipe) is None else "no",
+        f"`{PREFIX}{name}`" if unsupported_by_functions_reason(recipe) is None else "no",
     )
     skyrl = _accepted(lambda: skyrl_advantage(recipe, max_new_tokens=limit), lambda: skyrl_policy_loss(recipe, max_new_tokens=limit))
     functions = (skyrl, _accepted(lambda: slime_loss(recipe)), _accepted(lambda: prime_rl_loss(recipe)))

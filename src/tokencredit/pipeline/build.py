@@ -1,4 +1,4 @@
-"""From a choice to the function it names: the only place where mathematics meets a config."""
+"""From a config class to the function it names: the only place where mathematics meets a config."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
 
 
 def sampled_evidence(recipe: Recipe) -> frozenset[Evidence]:
-    """The part of it that no pass over the rollouts can find: it must be sampled."""
+    """The part of it that no forward pass over the rollouts computes; it must be sampled."""
     return needed_evidence(recipe) - {"logp", "entropy", "hidden"}
 
 
@@ -45,7 +45,7 @@ class AggregatedObjective(NamedTuple):
     objective: Objective
     aggregation: Aggregation
     constant_length: int
-    """For the plan's denominators; the update itself counts nothing."""
+    """For the plan's denominators; the update itself counts no tokens."""
 
 
 def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
@@ -59,12 +59,12 @@ def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
 
 
 def build_correction(recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """`(old_logp, behavior_logp, mask) -> weight`, or None where sampler and trainer are taken to agree."""
+    """`(old_logp, behavior_logp, mask) -> weight`, or None where the recipe assumes that sampler and trainer agree."""
     return None if recipe.correction.kind == "none" else partial(correction_weight, **as_kwargs(recipe.correction))
 
 
 def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..., StepPlan]:
-    """`(lengths, group, advantage=, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan`: the recipe's dealing and denominators."""
+    """`(lengths, group, advantage=, optimizer_steps=, max_tokens=, seed=, cost=) -> StepPlan`: the recipe's batching and denominators."""
     return partial(
         make_plan,
         kind=recipe.batching.type,
@@ -83,6 +83,6 @@ MUST_SAMPLE = {
 
 
 def refuse_sampling(recipe: Recipe, engine: str) -> None:
-    """Evidence that costs rollouts of its own is sampled by the local engine only."""
+    """Only the local engine samples evidence that needs rollouts of its own."""
     for need in sorted(sampled_evidence(recipe)):
         raise ConfigError(f"the recipe {MUST_SAMPLE[need]}, which {engine} is not asked to do; train it with the local engine")

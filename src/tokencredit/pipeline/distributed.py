@@ -1,7 +1,4 @@
-"""The processes that train together: what each must tell the others, and nothing about the engine they belong to.
-
-The rows of one optimizer step dealt to ranks: equal shares, similar lengths side by side.
-"""
+"""Process groups: how ranks exchange values and share the rows of an optimizer step, in any engine."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -22,7 +19,7 @@ class ProcessGroup(Protocol):
     def count(self) -> int: ...
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank gave, in the order of ranks, the same list on all of them."""
+        """The value of every rank, in the order of ranks; all ranks receive the same list."""
         ...
 
 
@@ -37,13 +34,13 @@ SINGLE_PROCESS = SingleProcess()
 
 
 def loadable(device: torch.device | str) -> torch.device:
-    """Engines number the CPU of each process ("cpu:0"), which torch can compute on but not load to."""
+    """A device that torch.load accepts: engines number the CPU of each process ("cpu:0"), which torch.load does not."""
     found = torch.device(device)
     return torch.device("cpu") if found.type == "cpu" else found
 
 
 class TorchProcessGroup:
-    """The ranks of a torch process group; tensors arrive on `device`, whichever device they left."""
+    """The ranks of a torch process group; received tensors lie on `device`, whatever device sent them."""
 
     def __init__(self, group: Any = None, *, device: torch.device | str = "cpu") -> None:
         self._group = group
@@ -54,7 +51,7 @@ class TorchProcessGroup:
     def gather(self, value: Any) -> list[Any]:
         if self.count == 1:
             return [value]
-        # Pickled alone, a tensor of another rank would come back on that rank's device.
+        # Unpickled without map_location, a tensor of another rank would be put on that rank's device.
         packed = io.BytesIO()
         torch.save(value, packed)
         received: list[Any] = [None] * self.count
@@ -68,7 +65,7 @@ def merging(ranks: ProcessGroup) -> Callable[[Any], Any]:
 
 
 def deal_micro_batches(rows: Sequence[int], cost: Sequence[int], *, ranks: int, micro_batches: int) -> list[list[tuple[int, ...]]]:
-    """`dealt[rank][micro_batch]`, sizes differing by at most one; longest rows first, and those of a micro-batch alike on all ranks.
+    """`dealt[rank][micro_batch]`, sizes differing by at most one; longest rows first, and micro-batch n has similar lengths on all ranks.
 
     With fewer rows than slots some micro-batches are empty.
     """
@@ -80,7 +77,7 @@ def deal_micro_batches(rows: Sequence[int], cost: Sequence[int], *, ranks: int, 
         sizes = [smallest + (number * ranks + rank < larger) for rank in range(ranks)]
         run = ordered[taken : taken + sum(sizes)]
         taken += len(run)
-        # The ranks with a row more come first, so every rank's turn is its own index.
+        # The ranks with one more row come first, so rank r starts at row r of the run.
         for rank in range(ranks):
             dealt[rank].append(tuple(run[rank::ranks]))
     return dealt
@@ -100,6 +97,6 @@ def share_evenly(rows: Sequence[int], cost: Sequence[int], *, ranks: int) -> lis
 
 
 def refuse_ranks(recipe: Recipe, count: int) -> None:
-    """Shards are an imitation of ranks, told apart by row numbers, which mean nothing where rows lie on several ranks."""
+    """Shards imitate ranks on one process: they are cut by row number, which differs from the batch's on several ranks."""
     if count > 1 and recipe.credit.type == "delta" and recipe.credit.scope == "shard":
         raise ConfigError(f"credit.scope is 'shard', which cuts the rows of one rank, but there are {count} ranks; use 'batch' or 'group'")

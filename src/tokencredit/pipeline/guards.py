@@ -1,4 +1,4 @@
-"""Numbers that must be finite before weights move, in the order in which they are made: the first bad stage is the one named."""
+"""Numbers that must be finite before an optimizer step, checked in the order in which they are computed; the first bad stage is named."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,7 +18,7 @@ def describe_rows(rows: list[int]) -> str:
 
 
 def require_finite(stage: str, what: str, value: Float[Tensor, "seq ..."], where: Bool[Tensor, "seq ..."], ending: str = "") -> None:
-    """Refuse a value that is infinite or NaN anywhere it matters, naming the responses."""
+    """Refuse a value that is infinite or NaN where `where` is True, and name the responses."""
     bad = ~value.isfinite() & where
     if bool(bad.any()):
         rows = torch.nonzero(bad.flatten(1).any(-1) if bad.dim() > 1 else bad)[:, 0].tolist()
@@ -26,7 +26,7 @@ def require_finite(stage: str, what: str, value: Float[Tensor, "seq ..."], where
 
 
 def check_scores(score: Float[Tensor, " seq"]) -> None:
-    """NaN says that a response could not be graded; infinity says nothing."""
+    """NaN means that a response could not be graded; infinity has no meaning."""
     require_finite(REWARDS, "rewards", score, ~score.isnan())
 
 

@@ -1,6 +1,6 @@
-"""Numbers about credit and plan that every engine tells under the same names.
+"""Metrics of credit and plan, under the same names in every engine.
 
-What a training step is told by: one flat row of numbers, under TRL's names where TRL has one.
+The metrics of a training step are one flat row, under TRL's names where TRL has one.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tokencredit.types import Credited, StepPlan, StepResult
 
 
 def state_metrics(state: MethodState) -> dict[str, float]:
-    """Every number a method remembers, under its stage's name: a controller is seen while it works."""
+    """Every number that a method carries between steps, under its stage's name, so that a controller's course is logged."""
     return {
         f"{stage}/{name}": float(value)
         for stage, remembered in state._asdict().items()
@@ -43,7 +43,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def sampler_mismatch(credited: Credited) -> float:
-    """How far scoring and sampling disagree: mean |old log-prob - behaviour log-prob|."""
+    """Mean disagreement of scoring and sampling: |old log-prob - behaviour log-prob|."""
     rollouts = credited.rollouts
     return float(masked_mean((credited.old_logp - rollouts.behavior_logp.to(credited.old_logp.dtype)).abs(), rollouts.loss_mask))
 
@@ -55,7 +55,7 @@ def mean_entropy(credited: Credited) -> float:
 def step_metrics(
     credited: Credited, plan: StepPlan, result: StepResult, *, correction_level: CorrectionLevel = "token"
 ) -> dict[str, float]:
-    """`correction_level` is the level at which the correction's weights were made; their ratios are told at it."""
+    """`correction_level` is the level at which the correction's weights were made; their ratios are reported at it."""
     scored, rollouts = credited.scored, credited.rollouts
     graded = scored.graded
     spread = group_statistics(scored.reward, rollouts.group).std

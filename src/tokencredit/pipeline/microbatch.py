@@ -1,4 +1,4 @@
-"""What an optimizer step is made of in any engine: rows with their credit, statistics over the whole step, a loss."""
+"""The micro-batches of an optimizer step in any engine: rows with their credit, statistics over the whole step, the loss."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ from tokencredit.types import Credited, PlannedStep
 
 class MicroBatch(NamedTuple):
     inputs: TokenInputs
-    """With the old log-probs standing in for `logp` until the pass has run."""
+    """`logp` holds the old log-probs until the forward pass replaces them."""
     weight: Float[Tensor, "seq tok"]
     """Of each token's loss, before the denominator."""
     denominator: float
 
 
 def step_seed(seed: int, number: int) -> int:
-    """For the draws of optimizer step `number` of a plan, counted from 0."""
+    """For the random draws of optimizer step `number` of a plan, counted from 0."""
     return derive_seed(seed, "optimizer-step", number)
 
 
@@ -59,7 +59,7 @@ def gather_rows(
 def _scales(step: PlannedStep, rows: int, like: Tensor) -> Float[Tensor, " seq"]:
     """What the step multiplies the credit of each of its rows by; no number for any other row.
 
-    Of every row, so that the host need not read which of them somebody asks for: that would wait for the device.
+    It covers every row, so that the host need not read the requested row numbers, which would wait for the device.
     """
     if step.credit_scale is None:
         return like.new_ones(rows)
@@ -70,7 +70,7 @@ def _scales(step: PlannedStep, rows: int, like: Tensor) -> Float[Tensor, " seq"]
 
 @torch.no_grad()
 def step_statistic(objective: Objective, batches: Iterable[TokenInputs], ranks: ProcessGroup = SINGLE_PROCESS) -> Any:
-    """Over every micro-batch of an optimizer step, of all ranks, before its first one is used; None where nobody asks for it."""
+    """Over every micro-batch of an optimizer step, of all ranks, before its first one is used; None where the objective needs none."""
     if objective.statistic is None:
         return None
     accumulator = objective.statistic()

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenScores
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy

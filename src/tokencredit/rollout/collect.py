@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenScores
 from tokencredit.masked import group_statistics
 from tokencredit.pipeline.credit import NOTHING_SAMPLED, ExtraEvidence
 from tokencredit.pipeline.guards import check_scores
@@ -29,7 +28,7 @@ from tokencredit.rollout.grading import RIGHT, bonus, grade_with_reasons, part_m
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import BatchGrading, Problem, Task
 from tokencredit.timing import Stopwatch
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 Found = TypeVar("Found")
 

@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.prompting import render_reply
 from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.rollout.sampler import sample
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import MultiTurn, Problem
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 
 def on_cpu(rollouts: Rollouts) -> Rollouts:

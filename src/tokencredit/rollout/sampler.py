@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores, pad_prompts, precision, watching_head
+from tokencredit.forward.padded import pad_prompts, precision, watching_head
 from tokencredit.kernels import at_least_float32, entropy_of
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import StopWatcher
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 SamplerName = Literal["auto", "plain", "fast", "vllm"]
 

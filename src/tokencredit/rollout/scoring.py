@@ -11,15 +11,15 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.memory import Notify, ignore, retry_with_half_budget
 from tokencredit.forward.modes import ForwardMode, choose_forward_mode, feature_room
 from tokencredit.forward.packed_scoring import PassRunner, score_packed_rows
-from tokencredit.forward.padded import TokenScores, head_weight, row_cost, score_rows
-from tokencredit.pipeline.credit import Crediting, ModelFacts
+from tokencredit.forward.padded import head_weight, row_cost, score_rows
+from tokencredit.pipeline.credit import CreditPipeline, ModelFacts
 from tokencredit.policy.policy import Policy
-from tokencredit.types import Credited, Rollouts, StepPlan
+from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
 
 
-def credit_pipeline(config: TrainConfig) -> Crediting:
+def credit_pipeline(config: TrainConfig) -> CreditPipeline:
     """The five stages of one configuration, each built once."""
-    return Crediting(config, max_new_tokens=config.sampling.max_new_tokens, temperature=config.sampling.temperature)
+    return CreditPipeline(config, max_new_tokens=config.sampling.max_new_tokens, temperature=config.sampling.temperature)
 
 
 def needs_scoring_pass(config: TrainConfig) -> bool:
@@ -33,7 +33,7 @@ def needs_scoring_pass(config: TrainConfig) -> bool:
     return config.scoring == "pass" or (config.scoring == "auto" and needed)
 
 
-def keeps_hidden_while_sampling(config: TrainConfig, pipeline: Crediting) -> bool:
+def keeps_hidden_while_sampling(config: TrainConfig, pipeline: CreditPipeline) -> bool:
     return pipeline.keeps_hidden and not needs_scoring_pass(config)
 
 
@@ -77,7 +77,7 @@ def check_budget(config: TrainConfig, rollouts: Rollouts) -> None:
         raise ConfigError(f"optimizer.max_tokens is {budget} but a response with its prompt takes {longest} tokens; give at least that")
 
 
-def plan_steps(pipeline: Crediting, config: TrainConfig, credited: Credited, *, seed: int, packed: bool = False) -> StepPlan:
+def plan_steps(pipeline: CreditPipeline, config: TrainConfig, credited: Credited, *, seed: int, packed: bool = False) -> StepPlan:
     chosen = config.optimizer
     return pipeline.plan(
         credited,

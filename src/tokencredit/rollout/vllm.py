@@ -15,12 +15,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tokencredit.errors import ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import Sampled, SamplingParams
 from tokencredit.policy.token_text import tokens_up_to_stop
 from tokencredit.seeds import derive_seed
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 
 def _load() -> Any:

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tokencredit.errors import ConfigError, StorageError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.optim.update import as_done
 from tokencredit.pipeline.credit import ExtraEvidence, MethodState
 from tokencredit.policy.lora import has_adapters, merged_state, save_adapters
@@ -27,7 +26,7 @@ from tokencredit.storage.checkpoints import CheckpointPosition, checkpoints_in, 
 from tokencredit.tasks import Problem
 from tokencredit.trainer.rng_state import generator_states, restore_generators
 from tokencredit.trainer.step import StepState
-from tokencredit.types import Credited, Rollouts, Scored, StepPlan, StepResult
+from tokencredit.types import Credited, Rollouts, Scored, StepPlan, StepResult, TokenScores
 
 TENSORS, PLAIN = "batch.safetensors", "batch.json"
 OF_ROLLOUTS = ("tokens", "mask", "group", "behavior_logp", "finished")

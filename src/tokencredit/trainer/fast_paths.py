@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import ForwardMode, compile_unsupported_reason
 from tokencredit.forward.packed import packing_unsupported_reason
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.cuda_graph import why_not
 from tokencredit.rollout.scoring import keeps_hidden_while_sampling
@@ -25,7 +25,7 @@ class FastPath(NamedTuple):
         return {"taken": self.chosen, "why": self.reason}
 
 
-def explain_fast_paths(config: TrainConfig, policy: Policy, mode: ForwardMode, pipeline: Crediting) -> dict[str, dict[str, str]]:
+def explain_fast_paths(config: TrainConfig, policy: Policy, mode: ForwardMode, pipeline: CreditPipeline) -> dict[str, dict[str, str]]:
     """By the setting that decides them."""
     found = {
         "sampler": _sampler(config, policy),
@@ -59,7 +59,7 @@ def _compile(config: TrainConfig, policy: Policy, mode: ForwardMode) -> FastPath
     return FastPath(taken, (compile_unsupported_reason(config, policy.model) or "") if mode.packed else "passes are padded")
 
 
-def _features(config: TrainConfig, mode: ForwardMode, pipeline: Crediting) -> FastPath:
+def _features(config: TrainConfig, mode: ForwardMode, pipeline: CreditPipeline) -> FastPath:
     if not pipeline.keeps_hidden:
         return FastPath("none", "no stage reads hidden states")
     if keeps_hidden_while_sampling(config, pipeline):

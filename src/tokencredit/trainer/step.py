@@ -17,12 +17,11 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Notify, ignore
 from tokencredit.forward.modes import ForwardMode, ForwardOptions, choose_forward_mode, recomputable_layers
-from tokencredit.forward.padded import TokenScores
 from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_for_a_look
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import OptimizerStepResult, UpdateOptions, as_result, optimizer_steps
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence, MethodState
 from tokencredit.policy.lora import load_trained
 from tokencredit.policy.policy import Policy, choose_device, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
@@ -43,7 +42,7 @@ from tokencredit.storage.run_dir import RunDir
 from tokencredit.tasks import TASKS, GoldReport, Task
 from tokencredit.timing import Stopwatch
 from tokencredit.trainer.preflight import check_gold
-from tokencredit.types import Credited, Rollouts, StepPlan, StepResult
+from tokencredit.types import Credited, Rollouts, StepPlan, StepResult, TokenScores
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,22 +200,14 @@ class PolicyTrainer:
         if collected is None or not collected.problems:
             return
         with batch.watch.stage("credit"):
-            scored = self.pipeline.shape_reward(
+            evidence = BatchEvidence(collected.evidence, collected.reference_logp, collected.sampled, model_facts(self.policy))
+            batch.credited, batch.method_state = self.pipeline.credit(
                 collected.rollouts,
                 collected.score,
-                collected.evidence.logp,
-                collected.reference_logp,
-                collected.sampled,
-                collected.bonus,
-            )
-            batch.credited, batch.method_state = self.pipeline.credit_tokens(
-                scored,
-                collected.evidence,
+                evidence,
                 methods,
                 seed=derive_seed(self.config.seed, "credit", batch.number),
-                facts=model_facts(self.policy),
-                reference_logp=collected.reference_logp,
-                sampled=collected.sampled,
+                bonus=collected.bonus,
             )
 
     def plan(self, batch: StepState) -> None:

@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tokencredit.credit.delta.layout import Tiles
-from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels.delta import project, squared_norms, weighted_sums
 from tokencredit.kernels.lm_head import HeadRule, head_projection, head_statistics, head_weight_sum
+from tokencredit.types import FeatureSource
 
 BLOCK = 32_768
 """Tokens whose hidden states are copied together for one call of the head's kernels."""

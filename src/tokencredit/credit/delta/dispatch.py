@@ -14,10 +14,11 @@ from tokencredit.credit.delta.batched_vectors import ChunkTiles, HeadSweeps, Row
 from tokencredit.credit.delta.layout import RowScopes, TensorSum, find_scopes, lay_out
 from tokencredit.credit.delta.triton import FusedBatch, can_fuse, fused_coefficients
 from tokencredit.credit.delta.vectors import check_head_explains_logp, hidden_gradient_features
-from tokencredit.credit.features import DeviceFeatures, FeatureSource, PickedFeatures
+from tokencredit.credit.features import DeviceFeatures, PickedFeatures
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.delta import fused_scoring, scope_sums
 from tokencredit.kernels.lm_head import HeadRule
+from tokencredit.types import FeatureSource
 
 HEAD_TILE = 16
 

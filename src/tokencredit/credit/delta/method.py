@@ -34,8 +34,8 @@ from tokencredit.credit.delta.vectors import (
     row_vectors,
     valid_features,
 )
-from tokencredit.credit.features import FeatureSource
 from tokencredit.kernels import at_least_float32
+from tokencredit.types import FeatureSource
 
 TemperatureMode = Literal["adaptive", "first-batch", "constant"]
 

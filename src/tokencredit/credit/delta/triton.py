@@ -13,7 +13,7 @@ from tokencredit.credit.delta.accumulators import Temperature
 from tokencredit.credit.delta.algorithm import DeltaOptions, this_rank_only
 from tokencredit.credit.delta.batched import DeviceTemperatures, SideMoments
 from tokencredit.credit.delta.layout import TensorSum, find_scopes
-from tokencredit.credit.features import FeatureSource
+from tokencredit.types import FeatureSource
 
 
 class FusedBatch(NamedTuple):

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.credit.features import DeviceFeatures, FeatureSource, FeatureStore, HostFeatures
+from tokencredit.credit.features import DeviceFeatures, FeatureStore, HostFeatures
 from tokencredit.kernels import at_least_float32, token_logp
 from tokencredit.kernels.lm_head import BUFFER_BYTES, HeadRule, head_hidden_gradient
 from tokencredit.kernels.lm_head.precision import wide, wide_scores
+from tokencredit.types import FeatureSource
 
 
 @runtime_checkable

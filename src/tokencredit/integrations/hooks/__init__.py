@@ -1,4 +1,4 @@
-"""The small functions that the hooks of SkyRL, prime-rl and slime ask for. None of these engines is imported here."""
+"""Functions for the hooks of SkyRL, prime-rl and slime. None of these engines is imported here."""
 
 from tokencredit.integrations.hooks.prime_rl import prime_rl_custom_loss, prime_rl_loss
 from tokencredit.integrations.hooks.skyrl import skyrl_advantage, skyrl_policy_loss

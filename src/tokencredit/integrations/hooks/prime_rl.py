@@ -13,7 +13,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.integrations.hooks.responses import credit_responses, finite_inside, objective_inputs, silenced
 from tokencredit.integrations.support import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
-from tokencredit.pipeline.build import build_objective
+from tokencredit.pipeline.credit import CreditPipeline
 
 PRIME_RL = EngineHooks(
     "prime-rl",
@@ -37,13 +37,14 @@ def prime_rl_loss(recipe: RecipeSource) -> Callable[[Any], LossOutputs]:
     chosen = read_recipe(recipe)
     check_recipe(chosen, PRIME_RL)
     _check_own_part(chosen)
-    objective = build_objective(chosen, max_length=1).objective
+    pipeline = CreditPipeline(chosen, max_new_tokens=1)  # check_recipe and _check_own_part refuse what reads the length limit.
+    objective = pipeline.objective.objective
 
     def loss(inputs: Any) -> LossOutputs:
         mask = (inputs.loss_mask & ~inputs.inference_logprobs.isnan())[None]
         logp = finite_inside("trainer_logprobs", inputs.trainer_logprobs[None], mask)
         old_logp = finite_inside("inference_logprobs", inputs.inference_logprobs[None], mask).to(logp.dtype)
-        credit = credit_responses(chosen, inputs.advantages[None].to(logp.dtype), mask, old_logp)
+        credit = credit_responses(pipeline, inputs.advantages[None].to(logp.dtype), mask, old_logp)
         token_inputs = objective_inputs(logp, old_logp, mask, credit=credit)
         token_loss = objective.token_loss(token_inputs, None)
         if inputs.loss_weights is not None:
@@ -64,7 +65,7 @@ def _made(recipe: str) -> Callable[[Any], LossOutputs]:
 
 
 def _check_own_part(recipe: Recipe) -> None:
-    """What prime-rl settles before the loss is called: the recipe may only say the same."""
+    """What prime-rl decides before it calls the loss; the recipe must agree."""
     if recipe.advantage.type not in OWN_ADVANTAGES:
         known = ", ".join(f"{name!r} ({how})" for name, how in OWN_ADVANTAGES.items())
         raise ConfigError(

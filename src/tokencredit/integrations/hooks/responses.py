@@ -1,4 +1,4 @@
-"""The stages as the hooks need them: responses compared, tokens of a response credited, what an objective silenced."""
+"""The two halves of the credit pipeline for hooks that see one of them at a time, and what an objective silenced."""
 
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
@@ -7,57 +7,55 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tokencredit.advantage import AdvantageInputs
-from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import response_mean
 from tokencredit.objective import Objective, TokenInputs
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.pipeline.build import build_advantage, build_credit, build_shape
-from tokencredit.shape import ShapeInputs
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, scores_without_entropy
+from tokencredit.types import Rollouts
 
 
 def group_numbers(names: Iterable[Hashable]) -> Int[Tensor, " seq"]:
-    """Whatever an engine calls its prompts, as numbers: equal names, equal numbers."""
+    """Names of prompts as group numbers: equal names, equal numbers."""
     numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names], dtype=torch.long)
 
 
+def _rollouts(mask: Bool[Tensor, "seq tok"], group: Int[Tensor, " seq"]) -> Rollouts:
+    """For hooks that receive no prompts and no token ids; `check_recipe` refuses recipes that read them."""
+    unknown = torch.zeros(mask.shape, device=mask.device)
+    finished = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
+    return Rollouts(prompts=((),) * len(mask), tokens=unknown.long(), mask=mask, group=group, behavior_logp=unknown, finished=finished)
+
+
 def compare_responses(
-    recipe: Recipe, score: Float[Tensor, " seq"], length: Int[Tensor, " seq"], group: Int[Tensor, " seq"], *, max_new_tokens: int | None
+    pipeline: CreditPipeline, score: Float[Tensor, " seq"], length: Int[Tensor, " seq"], group: Int[Tensor, " seq"]
 ) -> Float[Tensor, " seq"]:
-    """Shape and advantage. A NaN score is left out and receives 0."""
+    """The first half of the pipeline, shape and advantage. A NaN score is left out and receives 0."""
     if bool(score.isinf().any()):
         raise GuardError(f"{int(score.isinf().sum())} of {len(score)} rewards are infinite; a reward that could not be found is NaN")
-    reward = (score.double() + build_shape(recipe).adjust(ShapeInputs(score, length, max_new_tokens or 0))).to(score.dtype)
-    compared = build_advantage(recipe)(AdvantageInputs(reward, group, length=length, score=score), {})
-    return compared.advantage.where(~score.isnan(), 0.0)
+    columns = torch.arange(int(length.max()) if len(length) else 0, device=length.device)
+    rollouts = _rollouts((columns < length[:, None]).to(score.device), group.to(score.device))
+    return pipeline.compare(pipeline.shape_reward(rollouts, score)).advantage
 
 
 def credit_responses(
-    recipe: Recipe, advantage: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"], logp: Float[Tensor, "seq tok"]
+    pipeline: CreditPipeline, advantage: Float[Tensor, "seq tok"], mask: Bool[Tensor, "seq tok"], logp: Float[Tensor, "seq tok"]
 ) -> Float[Tensor, "seq tok"]:
-    """Token credit from advantages that an engine has spread over the tokens, scaled or not: `uniform` passes any on."""
-    advantage = advantage.where(mask, 0.0)
-    if recipe.credit.type == "uniform":
+    """The second half: token credit from advantages that an engine has spread over the tokens, and may have scaled.
+
+    `uniform` passes on any advantages; other credits need one per response.
+    """
+    advantage, kind = advantage.where(mask, 0.0), pipeline.recipe.credit.type
+    if kind == "uniform":
         return advantage
-    # Rounding in the mean must not pass for a difference between tokens.
+    # Rounding in the mean must not count as a difference between tokens.
     of_response = response_mean(advantage, mask)
     if bool(((advantage - of_response).abs() > 1e-4 * of_response.abs())[mask].any()):
-        raise ConfigError(
-            f"credit {recipe.credit.type!r} starts from one advantage per response, but the tokens of a response come with different ones"
-        )
-    inputs = CreditInputs(
-        advantage=of_response[:, 0],
-        mask=mask,
-        group=torch.arange(len(mask), device=mask.device),
-        tokens=torch.zeros_like(mask, dtype=torch.long),
-        logp=logp,
-        entropy=torch.full_like(logp, torch.nan),
-        seed=0,
-    )
-    coefficient = build_credit(recipe).assign(inputs, {}).coefficient
+        raise ConfigError(f"credit {kind!r} starts from one advantage per response, but the tokens of a response come with different ones")
+    rollouts = _rollouts(mask, torch.arange(len(mask), device=mask.device))
+    evidence = BatchEvidence(scores_without_entropy(logp))
+    coefficient = pipeline.assign(pipeline.credit_inputs(rollouts, of_response[:, 0], evidence, seed=0)).coefficient
     return advantage if coefficient is None else coefficient * advantage
 
 
@@ -69,12 +67,12 @@ def objective_inputs(
     credit: Float[Tensor, "seq tok"],
     correction: Float[Tensor, "seq tok"] | None = None,
 ) -> TokenInputs:
-    """For objectives that look at one response at a time, so that groups do not matter."""
+    """For objectives that read one response at a time, so that groups do not matter."""
     return TokenInputs(logp, old_logp, credit, mask, torch.zeros(len(mask), dtype=torch.long, device=mask.device), correction=correction)
 
 
 def finite_inside(name: str, logp: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The log-probs, 0 outside the mask where engines leave anything at all."""
+    """The log-probs, 0 outside the mask, where engines may leave any value."""
     broken = ~logp.isfinite() & mask
     if bool(broken.any()):
         raise GuardError(f"{name} of {int(broken.sum())} tokens of the loss are not finite; the policy has broken down")

@@ -23,7 +23,7 @@ from tokencredit.integrations.hooks.responses import (
 )
 from tokencredit.integrations.support import EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
-from tokencredit.pipeline.build import build_correction, build_objective
+from tokencredit.pipeline.credit import CreditPipeline
 
 SKYRL = EngineHooks(
     "SkyRL",
@@ -45,6 +45,7 @@ def skyrl_advantage(recipe: RecipeSource, *, max_new_tokens: int | None = None) 
         raise ConfigError(
             "shape 'overlong' goes by the length limit, which SkyRL does not hand over; give max_new_tokens or use shape 'none'"
         )
+    pipeline = CreditPipeline(chosen, max_new_tokens=max_new_tokens or 0)
 
     def estimator(token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any], config: Any, **_: Any) -> tuple[Tensor, Tensor]:
         _check_names(config)
@@ -57,7 +58,7 @@ def skyrl_advantage(recipe: RecipeSource, *, max_new_tokens: int | None = None) 
         length = response_mask.bool().sum(-1)
         group = group_numbers(names).to(score.device)
         advantage = torch.zeros_like(score)
-        advantage[rows] = compare_responses(chosen, score[rows], length[rows], group[rows], max_new_tokens=max_new_tokens)
+        advantage[rows] = compare_responses(pipeline, score[rows], length[rows], group[rows])
         spread = advantage[:, None] * response_mask.to(advantage.dtype)
         return spread, spread.clone()
 
@@ -72,7 +73,8 @@ def skyrl_policy_loss(recipe: RecipeSource, *, max_new_tokens: int | None = None
         raise ConfigError(
             "objective.aggregation is 'constant' but its length is not known; set objective.constant_length or max_new_tokens"
         )
-    built, correct = build_objective(chosen, max_length=max_new_tokens or 1), build_correction(chosen)
+    pipeline = CreditPipeline(chosen, max_new_tokens=max_new_tokens or 1)
+    built, correct = pipeline.objective, pipeline.correction
 
     def policy_loss(
         log_probs: Tensor,
@@ -93,7 +95,7 @@ def skyrl_policy_loss(recipe: RecipeSource, *, max_new_tokens: int | None = None
             )
         logp = finite_inside("log_probs", log_probs, mask)
         old_logp = finite_inside("old_log_probs", old_log_probs, mask).to(logp.dtype)
-        credit = credit_responses(chosen, advantages.to(logp.dtype), mask, old_logp)
+        credit = credit_responses(pipeline, advantages.to(logp.dtype), mask, old_logp)
         correction = None if correct is None or rollout_logprobs is None else correct(old_logp, rollout_logprobs, mask)
         inputs = objective_inputs(logp, old_logp, mask, credit=credit, correction=correction)
         loss = masked_sum(built.objective.token_loss(inputs, None), mask)

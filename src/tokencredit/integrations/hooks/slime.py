@@ -4,7 +4,7 @@ Reward post-processing, the one place that sees all siblings, compares responses
 log-probs, credits their tokens; the loss is the objective. slime finds functions by path, so the recipe is read from
 `args.tokencredit_recipe`, an entry of the file that `--custom-config-path` names.
 
-Which settings of slime go with a recipe's functions, and which would do nothing beside them.
+Which settings of slime go with a recipe's functions, and which those functions ignore.
 """
 
 import json
@@ -29,7 +29,7 @@ from tokencredit.integrations.hooks.responses import (
 )
 from tokencredit.integrations.support import ELSEWHERE, EngineHooks, check_recipe
 from tokencredit.masked import masked_sum
-from tokencredit.pipeline.build import build_correction, build_objective
+from tokencredit.pipeline.credit import CreditPipeline
 
 HOOKS = ("custom_reward_post_process_path", "custom_advantage_function_path", "custom_loss_function_path")
 UNREAD = ("kl_coef", "use_kl_loss", "entropy_coef", "use_tis", "use_opsm", "use_opd", "custom_pg_loss_reducer_function_path")
@@ -88,11 +88,10 @@ def slime_rewards(recipe: RecipeSource) -> Callable[[Any, Sequence[Any]], Reward
         rewards = [sample.get_reward_value(args) for sample in samples]
         raw = [float("nan") if reward is None else float(reward) for reward in rewards]
         advantage = compare_responses(
-            chosen,
+            CreditPipeline(chosen, max_new_tokens=args.rollout_max_response_len),
             torch.tensor(raw),
             torch.tensor([_loss_tokens(sample) for sample in samples]),
             group_numbers(sample.group_index for sample in samples),
-            max_new_tokens=args.rollout_max_response_len,
         )
         return raw, advantage.tolist()
 
@@ -109,7 +108,8 @@ def slime_advantage(recipe: RecipeSource) -> Callable[[Any, dict[str, Any]], Non
         mask = _loss_mask(rollout_data, old_logp)
         logp = finite_inside("log_probs", pad_sequence(list(old_logp), batch_first=True), mask)
         advantage = logp.new_tensor([float(value) for value in rollout_data["rewards"]])
-        credit = credit_responses(chosen, advantage[:, None].expand_as(logp), mask, logp)
+        pipeline = CreditPipeline(chosen, max_new_tokens=args.rollout_max_response_len)
+        credit = credit_responses(pipeline, advantage[:, None].expand_as(logp), mask, logp)
         rollout_data["advantages"] = [row[: len(one)] for row, one in zip(credit, old_logp, strict=True)]
         rollout_data["returns"] = [row.clone() for row in rollout_data["advantages"]]
 
@@ -119,11 +119,11 @@ def slime_advantage(recipe: RecipeSource) -> Callable[[Any, dict[str, Any]], Non
 def slime_loss(recipe: RecipeSource) -> Callable[[Any, dict[str, Any], Tensor, Reducer], tuple[Tensor, dict[str, Tensor]]]:
     """The objective, reduced by slime's own means; `constant` divides by the length limit or objective.constant_length."""
     chosen = _checked(recipe)
-    correct = build_correction(chosen)
 
     def loss(args: Any, batch: dict[str, Any], logits: Tensor, sum_of_sample_mean: Reducer) -> tuple[Tensor, dict[str, Tensor]]:
         check_settings(args, chosen)
-        built = build_objective(chosen, max_length=args.rollout_max_response_len)
+        pipeline = CreditPipeline(chosen, max_new_tokens=args.rollout_max_response_len)
+        built, correct = pipeline.objective, pipeline.correction
         new_logp = policy_log_probs(args, batch, logits)
         mask = _loss_mask(batch, new_logp)
         padded = {

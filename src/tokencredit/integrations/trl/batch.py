@@ -54,7 +54,7 @@ def _joined(key: str, parts: list[Tensor], pad_token: int) -> Tensor:
 
 
 def take_rows(rows: Mapping[str, Any], index: Sequence[int]) -> Rows:
-    """Some rows, in the order asked for."""
+    """The rows at `index`, in that order."""
 
     def taken(value: Any) -> Any:
         if isinstance(value, Tensor) and value.dim():
@@ -150,7 +150,7 @@ def _micro_batch(
 
 
 def _silent(made: MicroBatch, name: int) -> MicroBatch:
-    """A row that passes through the model because every rank must take part, and changes nothing."""
+    """A row without weight: it passes through the model because every rank must take part."""
     inputs = made.inputs
     name_of_row = torch.full_like(inputs.group, name)
     return made._replace(

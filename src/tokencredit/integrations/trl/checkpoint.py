@@ -1,4 +1,4 @@
-"""What a checkpoint must hold beside TRL's own files so that resuming in the middle of a batch is exact: one file per rank."""
+"""What a checkpoint holds in addition to TRL's files, one file per rank, so that resuming in the middle of a batch is exact."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def save(
     state: MethodState,
     buffer: list[dict[str, Any]] | None,
 ) -> None:
-    """Plain tensors and numbers only, so that loading runs nobody's code. A half-written file never has the name."""
+    """Plain tensors and numbers only, so that loading runs no pickled code. The file is renamed into place once it is complete."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     plain = None if buffer is None else [{**rows, "tokencredit": _plain(rows["tokencredit"])} for rows in buffer]
     content = {
@@ -47,15 +47,15 @@ def save(
         "buffer": plain,
     }
     target = _path(checkpoint, rank)
-    half = target.with_suffix(".part")
-    torch.save(content, half)
-    os.replace(half, target)
+    partial = target.with_suffix(".part")
+    torch.save(content, partial)
+    os.replace(partial, target)
 
 
 def load(
     checkpoint: Path, *, rank: int, ranks: int, recipe: Recipe, args: GRPOConfig, device: torch.device
 ) -> tuple[int, MethodState, list[dict[str, Any]] | None]:
-    """Micro-steps done, what methods remember, and the micro-batches still to be used."""
+    """Micro-steps done, the state of the methods, and the micro-batches still to be used."""
     source = _path(checkpoint, rank)
     if not source.is_file():
         raise ConfigError(

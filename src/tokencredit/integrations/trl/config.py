@@ -1,6 +1,6 @@
-"""What a GRPOConfig may say beside a recipe: settings that the recipe decides are refused, not overruled.
+"""Settings of a GRPOConfig that go with a recipe: a setting that the recipe decides is refused, not overruled.
 
-A configuration of ours as TRL asks for it: arguments, data, reward function; and what TRL cannot honour.
+A TrainConfig in the form that TRL takes: arguments, data set, reward function; and what TRL cannot honour.
 """
 
 import copy
@@ -55,7 +55,7 @@ class Settings(NamedTuple):
 
 
 def settle(args: GRPOConfig, recipe: Recipe) -> Settings:
-    """Both, agreeing on the KL term; refused where they cannot be honoured together."""
+    """Both, with one KL term; refused where they cannot be honoured together."""
     _refuse_recipe(recipe, args)
     defaults = {field.name: field.default for field in fields(GRPOConfig)}
     for name, place in DECIDED_BY_THE_RECIPE.items():
@@ -68,8 +68,8 @@ def settle(args: GRPOConfig, recipe: Recipe) -> Settings:
     return _settle_kl(args, recipe)
 
 
-def refuse_lone_processes(processes: int) -> None:
-    """Where accelerate finds no GPU and was not told to do without, each process would train alone and nobody would notice."""
+def refuse_separate_processes(processes: int) -> None:
+    """Without a GPU and without use_cpu, accelerate joins no processes: each would train alone, unnoticed."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != processes:
         raise ConfigError(
@@ -133,7 +133,7 @@ SEEDS = 2**32
 
 
 def refuse(config: TrainConfig) -> None:
-    """What can be told from the configuration alone, with the settings TRL itself would be given."""
+    """Refuse what the configuration alone shows to be unsupported, with the settings that TRL would be given."""
     if config.diagnose.every:
         raise ConfigError(f"diagnose.every is {config.diagnose.every}, but only the local engine looks at updates; set diagnose.every to 0")
     if config.keep_every:
@@ -151,8 +151,8 @@ def refuse(config: TrainConfig) -> None:
     if config.scoring == "sampler":
         raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
     for name in ("sampler", "passes", "compile", "features"):
-        if (asked := getattr(config, name)) != "auto":
-            raise ConfigError(f"{name} is {asked!r}, but TRL samples and passes rows through the model itself; use 'auto'")
+        if (chosen := getattr(config, name)) != "auto":
+            raise ConfigError(f"{name} is {chosen!r}, but TRL samples and passes rows through the model itself; use 'auto'")
     if config.features_gib != (usual := TrainConfig.model_fields["features_gib"].default):
         raise ConfigError(
             f"features_gib is {config.features_gib:g}, but TRL keeps no hidden states of packed passes; leave it at {usual:g}"
@@ -233,7 +233,7 @@ def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | No
 
     def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
         given = zip(prompts, answer, completion_ids, strict=True)
-        asked = [(Problem(prompt=prompt, answer=right), policy.answer(ids)) for prompt, right, ids in given]
-        return [None if math.isnan(verdict.score) else verdict.score for verdict in verdicts(task, asked)]
+        answered = [(Problem(prompt=prompt, answer=right), policy.answer(ids)) for prompt, right, ids in given]
+        return [None if math.isnan(verdict.score) else verdict.score for verdict in verdicts(task, answered)]
 
     return verdict

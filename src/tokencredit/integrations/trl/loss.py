@@ -11,7 +11,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from tokencredit.integrations.trl.batch import Rows
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
-from tokencredit.pipeline.credit import Crediting
+from tokencredit.pipeline.credit import CreditPipeline
 from tokencredit.pipeline.distributed import ProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
 
@@ -32,7 +32,7 @@ IMAGES = (
 class CreditLossTrainer(GRPOTrainer):
     """What `CreditGRPOTrainer` is, as far as a loss is concerned."""
 
-    crediting: Crediting
+    credit_pipeline: CreditPipeline
     ranks: ProcessGroup
     _statistic: Any = None
 
@@ -44,7 +44,7 @@ class CreditLossTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Rows) -> Tensor:
         if "tokencredit" not in inputs:
             raise RuntimeError("the loss was given a batch without credit; this trl does not call _prepare_inputs before its loss")
-        training, objective = self.model.training, self.crediting.objective.objective
+        training, objective = self.model.training, self.credit_pipeline.objective.objective
         logp, entropy, aux_loss = self._pass(model, inputs, compute_entropy=True, compute_aux_loss=self.aux_loss_enabled)
         batch: MicroBatch = inputs["tokencredit"]
         if inputs.get("on_policy"):
@@ -52,7 +52,7 @@ class CreditLossTrainer(GRPOTrainer):
         batch = batch._replace(inputs=batch.inputs._replace(logp=logp.detach()))
         statistic = self._step_statistic(model, batch) if training else step_statistic(objective, [batch.inputs], self.ranks)
         loss = micro_batch_loss(objective, batch, logp, statistic) * self.ranks.count
-        self._tell_loss(batch, statistic, entropy, "train" if training else "eval")
+        self._log_loss(batch, statistic, entropy, "train" if training else "eval")
         if self.aux_loss_enabled:
             accumulated = self.current_gradient_accumulation_steps if training else 1
             loss = loss + self.router_aux_loss_coef * aux_loss / accumulated
@@ -60,7 +60,7 @@ class CreditLossTrainer(GRPOTrainer):
 
     def _step_statistic(self, model: Any, batch: MicroBatch) -> Any:
         """Found at the first micro-batch of an optimizer step from all of them; only one of several needs a pass of its own."""
-        objective, accumulated = self.crediting.objective.objective, self.args.gradient_accumulation_steps
+        objective, accumulated = self.credit_pipeline.objective.objective, self.args.gradient_accumulation_steps
         if objective.statistic is None or self._step % accumulated:
             return self._statistic
         assert self._buffered_inputs is not None
@@ -79,18 +79,18 @@ class CreditLossTrainer(GRPOTrainer):
         return inputs._replace(logp=logp, old_logp=logp if rows.get("on_policy") else inputs.old_logp)
 
     @torch.no_grad()
-    def _tell_loss(self, batch: MicroBatch, statistic: Any, entropy: Tensor, mode: str) -> None:
-        """Over the tokens of all ranks."""
+    def _log_loss(self, batch: MicroBatch, statistic: Any, entropy: Tensor, mode: str) -> None:
+        """Metrics of the loss over the tokens of all ranks."""
         inputs, mask = batch.inputs, batch.inputs.mask
-        kappa = token_kappa(self.crediting.objective.objective, inputs, statistic, batch.weight, denominator=batch.denominator).kappa
+        kappa = token_kappa(self.credit_pipeline.objective.objective, inputs, statistic, batch.weight, denominator=batch.denominator).kappa
         has_credit = (inputs.credit != 0) & mask
         sums = [(entropy * mask).sum(), (importance_ratio(inputs.logp, inputs.old_logp) * mask).sum(), mask.sum()]
         sums += [(has_credit & (kappa == 0)).sum(), has_credit.sum()]
         if inputs.reference_logp is not None:
             sums.append(((inputs.logp - inputs.reference_logp) * mask).sum())
         entropies, ratios, tokens, silenced, credited, *kl = self.accelerator.reduce(torch.stack([x.double() for x in sums])).tolist()
-        told = {"entropy": entropies / max(1, tokens), "tokencredit/ratio_mean": ratios / max(1, tokens)}
-        told["tokencredit/silenced_share"] = silenced / max(1, credited)
-        told |= {"kl": kl[0] / max(1, tokens)} if kl else {}
-        for name, value in told.items():
+        row = {"entropy": entropies / max(1, tokens), "tokencredit/ratio_mean": ratios / max(1, tokens)}
+        row["tokencredit/silenced_share"] = silenced / max(1, credited)
+        row |= {"kl": kl[0] / max(1, tokens)} if kl else {}
+        for name, value in row.items():
             self._metrics[mode][name].append(value)

@@ -37,7 +37,7 @@ UNKNOWN_TO_TRL = ("sampling/sampling_logp_difference/mean",)
 
 
 class RunTrainer(CreditGRPOTrainer):
-    """Reads prompts as the local engine does, keeps the last batch for the record, and stops where a number broke down."""
+    """Tokenizes prompts as the local engine does, keeps the last batch for the recorder, and stops at a non-finite gradient norm."""
 
     def __init__(self, *given: Any, policy: Policy, **named: Any) -> None:
         self.policy, self.stopwatch = policy, Stopwatch()
@@ -54,7 +54,7 @@ class RunTrainer(CreditGRPOTrainer):
         return batch
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """The run folder says what was trained, on what and how."""
+        """The run folder already records model, data and configuration."""
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Weights that share their storage with others are saved once, which is no reason to warn."""
@@ -70,7 +70,7 @@ class RunTrainer(CreditGRPOTrainer):
 
 
 class Recorder(TrainerCallback):
-    """Hears every optimizer step and acts after the last one of a batch. Every process evaluates; the first one writes."""
+    """Receives the logs of every optimizer step and records after the last one of a batch. Every process evaluates; the first writes."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Recorder(TrainerCallback):
     ) -> None:
         self.config, self.folder, self.task, self.problems, self.progress = config, folder, task, problems, progress
         self.evaluate, self.callback, self.stop = evaluate, callback, stop
-        self.told: list[dict[str, float]] = []
+        self.logs: list[dict[str, float]] = []
         self.interrupted = False
         self.watch = Stopwatch()
         self.watch.seconds = dict(progress.seconds)
@@ -101,7 +101,7 @@ class Recorder(TrainerCallback):
         return self.trainer.ranks.index == 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What a checkpoint holds has been loaded by now, so nothing stands in the way of going on from it."""
+        """The checkpoint has been loaded by now, so later rows can be truncated."""
         if self.writes:
             self.folder.truncate_after(self.progress.step)
         self.began = time.perf_counter()
@@ -109,15 +109,15 @@ class Recorder(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if logs is None or "loss" not in logs:
             return
-        self.told.append(dict(logs))
+        self.logs.append(dict(logs))
         step, between = divmod(state.global_step, self.config.optimizer.steps_per_batch)
         if between:
             return
         self._finish(step)
-        self.told.clear()
-        asked = [number for number in self.trainer.ranks.gather(self.stop.number) if number is not None]
-        if asked and step < self.config.steps:
-            self.stop.number, self.interrupted = asked[0], True
+        self.logs.clear()
+        signals = [number for number in self.trainer.ranks.gather(self.stop.number) if number is not None]
+        if signals and step < self.config.steps:
+            self.stop.number, self.interrupted = signals[0], True
             control.should_save = control.should_training_stop = True
 
     def _finish(self, step: int) -> None:
@@ -125,8 +125,8 @@ class Recorder(TrainerCallback):
         assert batch is not None
         self._check_prompts(step, batch)
         rollouts_used = step * config.sampling.prompts * config.sampling.group_size
-        row = {"step": step, "rollouts_used": rollouts_used, "learning_rate": self.told[-1]["learning_rate"]}
-        row |= state_metrics(self.trainer.stage_state) | _measured(batch, self.told, config) | self._earned(batch)
+        row = {"step": step, "rollouts_used": rollouts_used, "learning_rate": self.logs[-1]["learning_rate"]}
+        row |= state_metrics(self.trainer.stage_state) | _measured(batch, self.logs, config) | self._earned(batch)
         with watch.stage("record"):
             if self.writes:
                 self._record(step, batch)
@@ -162,10 +162,10 @@ class Recorder(TrainerCallback):
         return part_means(reward_parts(self.trainer.policy, scored.rollouts, scored.score, limit=self.config.sampling.max_new_tokens))
 
     def _check_prompts(self, step: int, batch: PlannedBatch) -> None:
-        """TRL must have asked what the local engine would have, in the same order and the same ids."""
-        asked = batch.credited.rollouts.prompts[:: self.config.sampling.group_size]
+        """TRL must have sampled the prompts of the local engine, in the same order and with the same ids."""
+        prompts = batch.credited.rollouts.prompts[:: self.config.sampling.group_size]
         for place, problem in enumerate(self.problems[step - 1]):
-            if list(asked[place]) != self.trainer.policy.ask(problem.prompt):
+            if list(prompts[place]) != self.trainer.policy.ask(problem.prompt):
                 raise GuardError(f"TRL asked another prompt than number {place} of training step {step}, {problem.prompt!r}")
 
     def _record(self, step: int, batch: PlannedBatch) -> None:
@@ -190,7 +190,7 @@ class Recorder(TrainerCallback):
 
 
 def save_best(policy: Policy, folder: RunDir, step: int) -> None:
-    """Beside TRL's own checkpoints, under the name the local engine would give it; the best before it goes afterwards."""
+    """Saved next to TRL's checkpoints under the local engine's name; the previous best is removed afterwards."""
     best = folder.checkpoints / CheckpointPosition(step).name
     if best.exists():
         remove_folder(best)
@@ -201,13 +201,13 @@ def save_best(policy: Policy, folder: RunDir, step: int) -> None:
 
 
 def _is_scored(batch: PlannedBatch) -> bool:
-    """Exactly on policy, a recipe that reads no log-probs gets no scoring pass: what it would have found is not known."""
+    """Exactly on policy, a recipe that reads no log-probs gets no scoring pass, so log-probs and entropies are unknown."""
     return "scored_logp" in batch.whole
 
 
-def _measured(batch: PlannedBatch, told: Sequence[dict[str, float]], config: TrainConfig) -> dict[str, float]:
-    """The row of a batch; `told` is what TRL logged at each of its optimizer steps, the empty ones of a short plan included."""
-    taken = told[: len(batch.plan.steps)]
+def _measured(batch: PlannedBatch, logged: Sequence[dict[str, float]], config: TrainConfig) -> dict[str, float]:
+    """The row of a batch; `logged` is what TRL logged at each of its optimizer steps, the empty ones of a short plan included."""
+    taken = logged[: len(batch.plan.steps)]
     if not taken:
         return {}
 
@@ -225,7 +225,7 @@ def _measured(batch: PlannedBatch, told: Sequence[dict[str, float]], config: Tra
     return row if _is_scored(batch) else row | {name: taken[0][name] for name in ("entropy", "kl") if name in row}
 
 
-def last_whole_checkpoint(folder: RunDir) -> tuple[Path, TrainState]:
+def last_intact_checkpoint(folder: RunDir) -> tuple[Path, TrainState]:
     found = folder.checkpoints.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{PROGRESS_FILE}")
     numbered = {int(file.parent.name.rsplit("-", 1)[1]): file for file in found}
     for number in sorted(numbered, reverse=True):

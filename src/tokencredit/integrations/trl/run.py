@@ -20,7 +20,7 @@ from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.integrations.trl.config import as_dataset, grpo_config, refuse, reward_function, training_problems
-from tokencredit.integrations.trl.recorder import Recorder, RunTrainer, last_whole_checkpoint, save_best
+from tokencredit.integrations.trl.recorder import Recorder, RunTrainer, last_intact_checkpoint, save_best
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.policy.policy import Policy, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
@@ -67,12 +67,12 @@ def train(
     args = grpo_config(config, path, longest=longest)
     folder = RunDir(Path(broadcast_object_list([str(path)])[0]))
     args.output_dir = str(folder.checkpoints)
-    checkpoint, resumed = last_whole_checkpoint(folder) if resume else (None, None)
+    checkpoint, resumed = last_intact_checkpoint(folder) if resume else (None, None)
     data = fingerprint(config, task, held_out)
     if resumed is not None:
         keep_fingerprint(folder, data)
     optimizer = make_optimizer(config, policy.model)
-    with _nothing_left_behind(folder):
+    with _removed_on_failure(folder):
         trainer = RunTrainer(
             policy.model,
             reward_function(policy, task),
@@ -120,7 +120,7 @@ def train(
 
 
 @contextmanager
-def _nothing_left_behind(folder: RunDir) -> Iterator[None]:
+def _removed_on_failure(folder: RunDir) -> Iterator[None]:
     """A trainer makes its output folder before it checks anything."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the scoring pass knows of the tokens: log-probs, entropies and hidden states, taken from TRL's own pass."""
+"""Log-probs, entropies and hidden states of the tokens, taken from TRL's own forward pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +19,8 @@ class ScoringPass(NamedTuple):
     """Input of the LM head where each token is predicted."""
 
 
-class PassWatch:
-    """Keeps what the policy's passes over one batch found."""
+class PassRecorder:
+    """Keeps the outputs of the policy's passes over one batch."""
 
     def __init__(self, *, keep_hidden: bool) -> None:
         self._keep_hidden = keep_hidden
@@ -63,7 +63,7 @@ class PassWatch:
 
 
 def causal_lm(trainer: Any) -> Any:
-    """The transformers model inside whatever wraps it."""
+    """The transformers model inside its wrappers."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 

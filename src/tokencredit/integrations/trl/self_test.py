@@ -22,10 +22,10 @@ def check_credit_reaches_gradient(trainer: Any, built: AggregatedObjective) -> N
     leaf, batch = _made_up(trainer.accelerator.device, trainer.ranks.index)
     statistic = step_statistic(built.objective, [batch.inputs], trainer.ranks)
     expected = token_kappa(built.objective, batch.inputs, statistic, batch.weight, denominator=batch.denominator).kappa
-    asked = []
+    calls = []
 
     def made_up_pass(*_: Any, **__: Any) -> tuple[Any, Any, Any]:
-        asked.append(True)
+        calls.append(True)
         return leaf, torch.zeros_like(leaf), leaf.new_zeros(())
 
     columns = torch.ones(ROWS, TOKENS, dtype=torch.long, device=leaf.device)
@@ -45,7 +45,7 @@ def check_credit_reaches_gradient(trainer: Any, built: AggregatedObjective) -> N
         for mode, numbers in trainer._metrics.items():
             numbers.clear()
             numbers.update(kept[mode])
-    if not asked or kappa is None or not torch.allclose(kappa, expected * trainer.accelerator.num_processes, rtol=1e-4, atol=1e-7):
+    if not calls or kappa is None or not torch.allclose(kappa, expected * trainer.accelerator.num_processes, rtol=1e-4, atol=1e-7):
         raise EngineUnavailableError(f"{_refusal()}: credit that differs between tokens does not reach the gradient of its loss")
 
 

@@ -18,21 +18,21 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from tokencredit.config.resolve import RecipeSource, read_recipe
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.trl import checkpoint as saved
 from tokencredit.integrations.trl.batch import PlannedBatch, Rows, as_rollouts, join_ranks, planned_micro_batches
-from tokencredit.integrations.trl.config import optimizer_steps, refuse_lone_processes, settle
+from tokencredit.integrations.trl.config import optimizer_steps, refuse_separate_processes, settle
 from tokencredit.integrations.trl.loss import IMAGES, CreditLossTrainer
-from tokencredit.integrations.trl.scoring import PassWatch, ScoringPass, end_tokens, head_of
+from tokencredit.integrations.trl.scoring import PassRecorder, ScoringPass, end_tokens, head_of
 from tokencredit.integrations.trl.self_test import check_credit_reaches_gradient
-from tokencredit.pipeline.credit import Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup, TorchProcessGroup
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
+from tokencredit.types import TokenScores
 
 
 class TokenColumn(list[float]):
-    """All of them in the file; where the table is printed, only their range."""
+    """The file holds all values; the printed table shows their range only."""
 
     def __str__(self) -> str:
         return f"{min(self):+.2f} to {max(self):+.2f}" if self else "no token"
@@ -45,22 +45,22 @@ class CreditGRPOTrainer(CreditLossTrainer):
         self, model: Any, reward_funcs: Any = None, args: GRPOConfig | None = None, *rest: Any, recipe: RecipeSource, **named: Any
     ):
         settings = settle(GRPOConfig() if args is None else args, read_recipe(recipe))
-        self._passes: PassWatch | None = None
+        self._passes: PassRecorder | None = None
         super().__init__(model, reward_funcs, settings.args, *rest, **named)
         self.recipe = settings.recipe
         self.stage_state = MethodState()
-        self.crediting = Crediting(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
-        refuse_lone_processes(self.accelerator.num_processes)
+        self.credit_pipeline = CreditPipeline(self.recipe, max_new_tokens=self.max_completion_length, temperature=self.temperature)
+        refuse_separate_processes(self.accelerator.num_processes)
         several = self.accelerator.num_processes > 1
         self.ranks: ProcessGroup = TorchProcessGroup(device=self.accelerator.device) if several else SINGLE_PROCESS
-        check_credit_reaches_gradient(self, self.crediting.objective)
+        check_credit_reaches_gradient(self, self.credit_pipeline.objective)
 
     def _calculate_rewards(self, *given: Any) -> Tensor:
         self._rewards_per_func: Tensor = super()._calculate_rewards(*given)
         return self._rewards_per_func
 
     def _get_per_token_logps_and_entropies(self, model: Any, *given: Any, **named: Any) -> Any:
-        """While a batch is scored, the pass that TRL makes anyway is asked for entropies and, where needed, hidden states too."""
+        """While a batch is scored, TRL's own forward pass also computes entropies and, where needed, keeps hidden states."""
         if self._passes is None or model is not self.model:
             return super()._get_per_token_logps_and_entropies(model, *given, **named)
         with self._passes.watching(self):
@@ -69,7 +69,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return found
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
-        self._passes = PassWatch(keep_hidden=self.crediting.keeps_hidden)
+        self._passes = PassRecorder(keep_hidden=self.credit_pipeline.keeps_hidden)
         try:
             rows: Rows = super()._generate_and_score_completions(inputs)
             scored = self._scored(rows)
@@ -78,7 +78,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return self._credit(rows, scored)
 
     def _scored(self, rows: Rows) -> ScoringPass | None:
-        """What the policy says of the tokens: from TRL's pass for old log-probs, from one of our own, or not at all."""
+        """Log-probs, entropies and hidden states: from TRL's pass for old log-probs, from our own pass, or None if nothing reads them."""
         assert self._passes is not None
         if "old_per_token_logps" in rows:
             return self._passes.first
@@ -103,21 +103,19 @@ class CreditGRPOTrainer(CreditLossTrainer):
         )
         unknown = torch.zeros(rollouts.mask.shape, device=rollouts.mask.device)
         logp, entropy = (whole.get(name, unknown).float().where(rollouts.mask, 0.0) for name in ("scored_logp", "entropy"))
-        evidence = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
-        reference = whole.get("ref_per_token_logps")
-        scored = self.crediting.shape_reward(rollouts, self._score(), logp, reference)
-        credited, state = self.crediting.credit_tokens(
-            scored,
-            evidence,
+        scores = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
+        head = head_of(self) if getattr(self.recipe.credit, "proxy", "row") != "row" else None
+        own = torch.arange(first, first + local, device=rollouts.mask.device)
+        credited, state = self.credit_pipeline.credit(
+            rollouts,
+            self._score(),
+            BatchEvidence(scores, whole.get("ref_per_token_logps"), model=ModelFacts(head, end_tokens(self))),
             self.stage_state,
             seed=derive_seed(self.args.seed, "credit", self._batches_used),
-            facts=ModelFacts(head_of(self) if getattr(self.recipe.credit, "proxy", "row") != "row" else None, end_tokens(self)),
-            reference_logp=reference,
-            own_rows=torch.arange(first, first + local, device=rollouts.mask.device) if self.ranks.count > 1 else None,
-            ranks=self.ranks,
+            own=OwnRows(own, self.ranks) if self.ranks.count > 1 else None,
         )
         cost = (whole["prompt_mask"].sum(-1) + whole["completion_mask"].sum(-1)).tolist()
-        plan = self.crediting.plan(
+        plan = self.credit_pipeline.plan(
             credited,
             optimizer_steps=optimizer_steps(self.args) if training else 1,
             max_tokens=max(1, max(cost)) * len(cost),
@@ -127,7 +125,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         if training:
             self.stage_state = state
         batch = PlannedBatch(whole, credited, plan, cost, on_policy="old_per_token_logps" not in whole)
-        self._tell(batch, "train" if training else "eval", state)
+        self._log_batch(batch, "train" if training else "eval", state)
         return batch
 
     @property
@@ -144,7 +142,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         weighted = (self._rewards_per_func * self.reward_weights.to(self._rewards_per_func.device)).nansum(1)
         return weighted.where(~self._rewards_per_func.isnan().all(1), torch.nan).float()
 
-    def _tell(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
+    def _log_batch(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
         """Metrics, and in the table of completions the numbers that are trained on in place of TRL's own."""
         for name, value in (credit_metrics(batch.credited, batch.plan) | state_metrics(state)).items():
             self._metrics[mode][f"tokencredit/{name}"].append(float(value))
@@ -169,7 +167,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
     def _micro_batches(self, batch: PlannedBatch, *, accumulated: int) -> list[Rows]:
         made = planned_micro_batches(
             batch,
-            self.crediting.objective,
+            self.credit_pipeline.objective,
             self.ranks,
             accumulated=accumulated,
             steps=optimizer_steps(self.args) if self.model.training else 1,

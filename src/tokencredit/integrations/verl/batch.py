@@ -1,22 +1,17 @@
 """A batch on verl's driver: credited, planned, and turned into fields that every worker gets with its rows. Knows no Ray."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokencredit.credit import CreditOutcome
 from tokencredit.errors import GuardError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.integrations.hooks.responses import group_numbers
-from tokencredit.pipeline.credit import CreditedBatch, Crediting, MethodState, ModelFacts
+from tokencredit.pipeline.credit import BatchEvidence, CreditedBatch, CreditPipeline, MethodState, ModelFacts, RequestCoefficients
 from tokencredit.pipeline.distributed import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed
-from tokencredit.types import Credited, Rollouts, StepPlan
-
-AskWorkers = Callable[[Tensor], Tensor]
-"""Advantages of the responses -> coefficients of their tokens, found where the hidden states are."""
+from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
 
 
 class DriverBatch(NamedTuple):
@@ -49,38 +44,43 @@ class DriverBatch(NamedTuple):
 
 
 def credit_batch(
-    crediting: Crediting, batch: DriverBatch, state: MethodState, *, seed: int, end_tokens: Sequence[int], ask_workers: AskWorkers
+    pipeline: CreditPipeline,
+    batch: DriverBatch,
+    state: MethodState,
+    *,
+    seed: int,
+    end_tokens: Sequence[int],
+    request_coefficients: RequestCoefficients,
 ) -> CreditedBatch:
+    """The workers are asked for coefficients only where the recipe's credit reads hidden states, which they hold."""
     rollouts = batch.rollouts(end_tokens)
     logp, entropy = (value.float().where(rollouts.mask, 0.0) for value in (batch.old_logp, batch.entropy))
-    evidence, reference = TokenScores(logp, entropy, None), batch.reference_logp
-    scored = crediting.shape_reward(rollouts, batch.score.float(), logp, reference)
-    if not crediting.keeps_hidden:
-        facts = ModelFacts(end_tokens=tuple(end_tokens))
-        return crediting.credit_tokens(scored, evidence, state, seed=seed, facts=facts, reference_logp=reference)
-    compared = crediting.compare(scored, entropy, state.advantage)
-    coefficient = ask_workers(compared.advantage).to(compared.advantage.dtype).where(rollouts.loss_mask, 0.0)
-    assigned = CreditOutcome(coefficient * compared.advantage[:, None], coefficient, state.credit)
-    credited = crediting.collect(scored, evidence, compared.advantage, assigned, reference)
-    return CreditedBatch(credited, MethodState(compared.state, assigned.state))
+    return pipeline.credit(
+        rollouts,
+        batch.score.float(),
+        BatchEvidence(TokenScores(logp, entropy, None), batch.reference_logp, model=ModelFacts(end_tokens=tuple(end_tokens))),
+        state,
+        seed=seed,
+        request_coefficients=request_coefficients,
+    )
 
 
-class Dealt(NamedTuple):
+class ArrangedBatch(NamedTuple):
     fields: dict[str, Tensor]
     """What the loss needs of every row, the filling ones included; responses x tokens or responses."""
     order: list[int]
     """Rows as verl must hold them: rank by rank, and on each rank optimizer step by optimizer step."""
 
 
-def deal(
-    crediting: Crediting, credited: Credited, plan: StepPlan, *, rows: int, steps: int, ranks: int, cost: Sequence[int], seed: int
-) -> Dealt:
-    """Mini-batches are of one size in verl: rows that the plan leaves out, and filling ones after the real, complete them silently."""
+def arrange(
+    pipeline: CreditPipeline, credited: Credited, plan: StepPlan, *, rows: int, steps: int, ranks: int, cost: Sequence[int], seed: int
+) -> ArrangedBatch:
+    """Mini-batches are of one size in verl: rows that the plan leaves out, and filling ones after the real, fill them up."""
     width = credited.credit.shape[1]
     size = rows // steps
     fields = _silent_fields(rows, width, credited)
     free = sorted(set(range(rows)) - {row for step in plan.steps for row in step.rows})
-    hands: list[list[int]] = []
+    steps_rows: list[list[int]] = []
     for number in range(steps):
         step = plan.steps[number] if number < len(plan.steps) else None
         taken = [] if step is None else list(step.rows)
@@ -88,7 +88,7 @@ def deal(
             raise GuardError(f"optimizer step {number + 1} of the plan has {len(taken)} rows, but a mini-batch of verl holds {size}")
         if step is not None:
             index = torch.tensor(taken)
-            made = gather_rows(credited, step, index, crediting.objective, width=width, seed=step_seed(seed, number))
+            made = gather_rows(credited, step, index, pipeline.objective, width=width, seed=step_seed(seed, number))
             fields["credit"][index] = made.inputs.credit
             fields["weight"][index] = made.weight / made.denominator
             fields["mask"][index] = made.inputs.mask
@@ -98,9 +98,9 @@ def deal(
                 fields["correction"][index] = made.inputs.correction
         filled = taken + [free.pop() for _ in range(size - len(taken))]
         fields["seed"][torch.tensor(filled)] = step_seed(seed, number)
-        hands.append(filled)
-    shares = [share_evenly(hand, cost, ranks=ranks) for hand in hands]
-    return Dealt(fields, [row for rank in range(ranks) for hand in shares for row in hand[rank]])
+        steps_rows.append(filled)
+    shares = [share_evenly(rows_of_step, cost, ranks=ranks) for rows_of_step in steps_rows]
+    return ArrangedBatch(fields, [row for rank in range(ranks) for share in shares for row in share[rank]])
 
 
 def _silent_fields(rows: int, width: int, credited: Credited) -> dict[str, Tensor]:

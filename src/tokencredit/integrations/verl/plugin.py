@@ -1,6 +1,6 @@
 """What verl loads in every process through the entry-point group `verl.plugins`.
 
-verl hides whatever goes wrong while a plug-in is loaded, so this says aloud that it is live, or why it is not.
+verl hides errors of a plug-in that it loads, so this module prints that the plug-in is live, or why it is not.
 """
 
 import os
@@ -9,10 +9,10 @@ import sys
 from tokencredit.integrations.support import TESTED, require
 
 SAID = "TOKENCREDIT_VERL_BANNER"
-"""Set once the line was printed; processes that inherit it stay silent."""
+"""Environment variable, set once the line was printed; processes that inherit it do not print it again."""
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     if os.environ.get(SAID) != line:
         os.environ[SAID] = line
         print(line, file=sys.stderr, flush=True)
@@ -27,10 +27,12 @@ def load() -> None:
         trainer.register()
         worker.register()
     except Exception as problem:
-        _say(f"tokencredit: the plug-in for verl is OFF: {problem}")
+        _print(f"tokencredit: the plug-in for verl is OFF: {problem}")
         raise
     tested = "" if version == TESTED["verl"] else f" (tested on {TESTED['verl']})"
-    _say(f"tokencredit: the plug-in for verl {version}{tested} is live: trainer mode tokencredit, {len(names)} recipes as tokencredit-NAME")
+    _print(
+        f"tokencredit: the plug-in for verl {version}{tested} is live: trainer mode tokencredit, {len(names)} recipes as tokencredit-NAME"
+    )
 
 
 load()

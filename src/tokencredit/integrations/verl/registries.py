@@ -21,13 +21,13 @@ from tokencredit.integrations.hooks.responses import (
     objective_inputs,
     silenced,
 )
-from tokencredit.integrations.support import AGGREGATIONS, MODE, PREFIX, why_no_function
-from tokencredit.pipeline.build import AggregatedObjective, build_objective
+from tokencredit.integrations.support import AGGREGATIONS, MODE, PREFIX, unsupported_by_functions_reason
+from tokencredit.pipeline.credit import CreditPipeline
 
 
 def register() -> list[str]:
     """The recipes that were registered."""
-    named = [name for name, entry in RECIPES.items() if why_no_function(entry.recipe) is None]
+    named = [name for name, entry in RECIPES.items() if unsupported_by_functions_reason(entry.recipe) is None]
     for name in named:
         register_adv_est(PREFIX + name)(estimator(RECIPES[name].recipe))
         register_policy_loss(PREFIX + name)(policy_loss(name, RECIPES[name].recipe))
@@ -40,17 +40,19 @@ def _needs_the_trainer(*_: Any, **__: Any) -> Any:
 
 
 def estimator(recipe: Recipe) -> Any:
+    pipeline = CreditPipeline(recipe, max_new_tokens=0)
+
     def estimate(
         token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any] | None = None, config: Any = None, **_: Any
     ) -> tuple[Tensor, Tensor]:
         if index is None:
-            raise ConfigError("verl gave no uid for the responses; groups are known by it")
+            raise ConfigError("verl gave no uid for the responses; groups are identified by it")
         score, length = token_level_rewards.sum(-1), response_mask.bool().sum(-1)
         # Rows that fill up a batch have no token in the loss and take no part in a comparison.
         real = (length > 0).nonzero()[:, 0]
         group = group_numbers(str(name) for name in index).to(score.device)
         advantage = torch.zeros_like(score)
-        advantage[real] = compare_responses(recipe, score[real], length[real], group[real], max_new_tokens=None)
+        advantage[real] = compare_responses(pipeline, score[real], length[real], group[real])
         spread = advantage[:, None] * response_mask.to(advantage.dtype)
         return spread, spread.clone()
 
@@ -68,10 +70,11 @@ def policy_loss(name: str, recipe: Recipe) -> Any:
         rollout_is_weights: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, float]]:
-        built = _built(name, recipe, loss_agg_mode, config)
+        pipeline = _pipeline(name, recipe, loss_agg_mode, config)
+        built = pipeline.objective
         mask = response_mask.bool()
         logp, old_logp = finite_inside("log_prob", log_prob, mask), finite_inside("old_log_prob", old_log_prob, mask)
-        credit = credit_responses(recipe, advantages.to(logp.dtype), mask, old_logp)
+        credit = credit_responses(pipeline, advantages.to(logp.dtype), mask, old_logp)
         inputs = objective_inputs(logp, old_logp, mask, credit=credit)
         token_loss = built.objective.token_loss(inputs, None)
         token_loss = token_loss if rollout_is_weights is None else token_loss * rollout_is_weights
@@ -81,8 +84,8 @@ def policy_loss(name: str, recipe: Recipe) -> Any:
     return loss
 
 
-def _built(name: str, recipe: Recipe, mode: str, config: Any) -> AggregatedObjective:
-    """The counts of the mini-batch by which verl divides are a plan's; it must be told to divide as the recipe does."""
+def _pipeline(name: str, recipe: Recipe, mode: str, config: Any) -> CreditPipeline:
+    """Verl divides by the counts of a mini-batch, which are those of a plan; its aggregation must be set to the recipe's."""
     wanted = AGGREGATIONS[recipe.objective.aggregation]
     if mode != wanted:
         raise ConfigError(f"actor_rollout_ref.actor.loss_agg_mode is {mode!r} but recipe {name!r} needs {wanted!r}; set it so")
@@ -91,4 +94,4 @@ def _built(name: str, recipe: Recipe, mode: str, config: Any) -> AggregatedObjec
         raise ConfigError(
             f"recipe {name!r} divides by a constant length; set actor_rollout_ref.actor.loss_scale_factor to data.max_response_length"
         )
-    return build_objective(recipe, max_length=int(scale or 1))
+    return CreditPipeline(recipe, max_new_tokens=int(scale or 1))

@@ -1,4 +1,4 @@
-"""What verl's configuration may say beside a recipe in the trainer mode: what the recipe decides is refused, not overruled."""
+"""Settings of verl that go with a recipe in the trainer mode: a setting that the recipe decides is refused, not overruled."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tokencredit.config import Recipe
 from tokencredit.config.resolve import read_recipe
 from tokencredit.errors import ConfigError
-from tokencredit.integrations.support import MODE, why_no_trainer
+from tokencredit.integrations.support import MODE, unsupported_by_trainer_reason
 from tokencredit.pipeline.build import build_objective, needed_evidence
 
 ACTOR = "actor_rollout_ref.actor"
@@ -84,7 +84,7 @@ def _refuse_config(config: DictConfig) -> None:
 
 
 def _refuse_recipe(recipe: Recipe, config: DictConfig) -> None:
-    if (why := why_no_trainer(recipe)) is not None:
+    if (why := unsupported_by_trainer_reason(recipe)) is not None:
         raise ConfigError(why)
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
     filters = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))

@@ -16,10 +16,10 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.integrations.support import MODE
-from tokencredit.integrations.verl.batch import DriverBatch, credit_batch, deal
+from tokencredit.integrations.verl.batch import DriverBatch, arrange, credit_batch
 from tokencredit.integrations.verl.settings import settle
-from tokencredit.integrations.verl.worker import ASKED, ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, CreditLoss, asking
-from tokencredit.pipeline.credit import Crediting, MethodState
+from tokencredit.integrations.verl.worker import ASSIGN, FIELD, KEEP_HIDDEN, NO_ENGINE, REQUEST, CreditLoss, requesting
+from tokencredit.pipeline.credit import CreditPipeline, MethodState
 from tokencredit.pipeline.metrics import credit_metrics, state_metrics
 from tokencredit.seeds import derive_seed
 from tokencredit.types import Credited
@@ -31,12 +31,12 @@ ALWAYS = ("prompts", "responses", "response_mask", "rm_scores", "old_log_probs",
 class CreditTrainer(PPOTrainerSync):
     def __init__(self, config: DictConfig) -> None:
         self.settings = settle(config)
-        # Much of verl asks for the mode by name; this one is synchronous.
+        # Much of verl compares the mode by name; this one is synchronous.
         with open_dict(config):
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         chosen = self.settings
-        self.crediting = Crediting(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
+        self.credit_pipeline = CreditPipeline(chosen.recipe, max_new_tokens=chosen.max_new_tokens, temperature=chosen.temperature)
         self.stage_state = MethodState()
 
     def on_init_end(self) -> None:
@@ -44,10 +44,10 @@ class CreditTrainer(PPOTrainerSync):
         super().on_init_end()
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        if not self.crediting.keeps_hidden:
+        if not self.credit_pipeline.keeps_hidden:
             return super()._compute_old_log_prob(batch, metrics)
         batch = self._put(batch, {"row": torch.arange(len(batch))})
-        with asking(batch.extra_info, **{ASKED: KEEP_HIDDEN}):
+        with requesting(batch.extra_info, **{REQUEST: KEEP_HIDDEN}):
             return super()._compute_old_log_prob(batch, metrics)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -57,16 +57,16 @@ class CreditTrainer(PPOTrainerSync):
         real = sorted((row for row, tag in enumerate(batch.tags) if not tag.get("is_padding", False)), key=batch.keys.__getitem__)
         given, number = self._driver_batch(batch, data, real), self.global_steps - 1
 
-        def ask_workers(advantage: Tensor) -> Tensor:
+        def request_coefficients(advantage: Tensor) -> Tensor:
             return self._coefficients(batch, data, real, given, advantage, seed=derive_seed(self.settings.seed, "credit", number))
 
         credited, self.stage_state = credit_batch(
-            self.crediting,
+            self.credit_pipeline,
             given,
             self.stage_state,
             seed=derive_seed(self.settings.seed, "credit", number),
             end_tokens=(self.tokenizer.eos_token_id,),
-            ask_workers=ask_workers,
+            request_coefficients=request_coefficients,
         )
         return self._plan(batch, data, real, credited, metrics, number)
 
@@ -102,8 +102,8 @@ class CreditTrainer(PPOTrainerSync):
             "mask": torch.zeros(len(batch), width, dtype=torch.bool).index_copy(0, rows, rollouts.loss_mask),
         }
         batch = self._put(batch, whole, data["response_mask"])
-        asked = {ASKED: ASSIGN, f"{FIELD}recipe": self.settings.recipe.model_dump_json(), f"{FIELD}step_seed": seed}
-        with asking(batch.extra_info, **asked, compute_loss=False, temperature=self.settings.temperature):
+        request = {REQUEST: ASSIGN, f"{FIELD}recipe": self.settings.recipe.model_dump_json(), f"{FIELD}step_seed": seed}
+        with requesting(batch.extra_info, **request, compute_loss=False, temperature=self.settings.temperature):
             self.actor_rollout_wg.compute_log_prob(batch)
         name = f"{FIELD}coefficient"
         try:
@@ -113,21 +113,21 @@ class CreditTrainer(PPOTrainerSync):
         return response_from_nested(found, data["response_mask"]).to_padded_tensor(0.0)[rows]
 
     def _plan(self, batch: Any, data: TensorDict, real: list[int], credited: Credited, metrics: dict[str, Any], number: int) -> Any:
-        """Writes what the loss needs beside every row, and puts the rows in the plan's order."""
+        """Adds the fields that the loss reads to every row, and puts the rows in the plan's order."""
         steps = len(batch) // self.settings.mini_batch_rows
         lengths = (data["prompts"].offsets().diff() + data["responses"].offsets().diff()).tolist()
         # Rows that fill up the batch come after the real ones.
         ordered = real + sorted(set(range(len(batch))) - set(real))
         cost = [lengths[row] for row in ordered]
-        plan = self.crediting.plan(
+        plan = self.credit_pipeline.plan(
             credited,
             optimizer_steps=steps,
             max_tokens=max(cost) * len(cost),
             cost=cost[: len(real)],
             seed=derive_seed(self.settings.seed, "plan", number),
         )
-        dealt = deal(
-            self.crediting,
+        arranged = arrange(
+            self.credit_pipeline,
             credited,
             plan,
             rows=len(batch),
@@ -138,11 +138,11 @@ class CreditTrainer(PPOTrainerSync):
         )
         batch.reorder(ordered)
         mask = torch.nested.as_nested_tensor([data["response_mask"][row] for row in ordered], layout=torch.jagged)
-        spread = response_to_nested(dealt.fields["credit"], mask)
-        batch = self._put(batch, dealt.fields, mask, advantages=spread, returns=spread.clone())
-        batch.reorder(dealt.order)
-        told = credit_metrics(credited, plan) | state_metrics(self.stage_state)
-        metrics.update({f"tokencredit/{name}": float(value) for name, value in told.items()})
+        spread = response_to_nested(arranged.fields["credit"], mask)
+        batch = self._put(batch, arranged.fields, mask, advantages=spread, returns=spread.clone())
+        batch.reorder(arranged.order)
+        row = credit_metrics(credited, plan) | state_metrics(self.stage_state)
+        metrics.update({f"tokencredit/{name}": float(value) for name, value in row.items()})
         return batch
 
     @staticmethod
@@ -150,9 +150,9 @@ class CreditTrainer(PPOTrainerSync):
         """The batch with new fields, per row or per token of the response; a worker gets the fields that its batch names."""
         fields = {f"{FIELD}{name}": value if value.dim() == 1 else response_to_nested(value, mask) for name, value in ours.items()}
         content = TensorDict({**fields, **theirs}, batch_size=len(batch))
-        told = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=content)
-        told.extra_info = dict(batch.extra_info)
-        return told
+        written = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=content)
+        written.extra_info = dict(batch.extra_info)
+        return written
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
@@ -164,7 +164,7 @@ class CreditTrainer(PPOTrainerSync):
         half = folder / f"{STATE}.part"
         half.write_text(json.dumps(content))
         os.replace(half, folder / STATE)
-        # Last, because verl ends with naming this checkpoint the latest.
+        # Last, because verl marks this checkpoint as the latest at the end.
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:

@@ -1,6 +1,6 @@
 """What runs in verl's workers: the loss of a recipe, and an engine that keeps hidden states and knows whole optimizer steps.
 
-The engine is verl's own FSDP engine; it does something else only where our trainer asks for it.
+The engine is verl's own FSDP engine; it behaves differently only where our trainer requests it.
 """
 
 import os
@@ -19,20 +19,20 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from tokencredit.config import Recipe
-from tokencredit.credit import CreditInputs
 from tokencredit.errors import GuardError
 from tokencredit.forward.padded import watching_head
 from tokencredit.objective import TokenInputs
 from tokencredit.objective.base import importance_ratio
 from tokencredit.objective.kappa import token_kappa
 from tokencredit.pipeline.build import AggregatedObjective, build_objective
-from tokencredit.pipeline.credit import Crediting, own_part
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, ModelFacts, own_part
 from tokencredit.pipeline.distributed import TorchProcessGroup
 from tokencredit.pipeline.microbatch import MicroBatch, micro_batch_loss, step_statistic
+from tokencredit.types import Rollouts, TokenScores
 
 FIELD = "tokencredit_"
 """Before the name of every field that is ours."""
-ASKED = f"{FIELD}asked"
+REQUEST = f"{FIELD}asked"
 KEEP_HIDDEN, ASSIGN = "keep hidden states", "assign credit"
 PER_TOKEN = ("credit", "weight", "mask", "correction")
 PER_ROW = ("row", "group", "advantage", "seed")
@@ -77,10 +77,10 @@ class CreditLoss:
         if objective.statistic is not None and self.statistic is None:
             raise GuardError(f"verl's workers have no statistic of the optimizer step: {NO_ENGINE}")
         loss = micro_batch_loss(objective, batch, logp, self.statistic)
-        return loss * data["dp_size"], self._told(batch, loss)
+        return loss * data["dp_size"], self._metrics(batch, loss)
 
     @torch.no_grad()
-    def _told(self, batch: MicroBatch, loss: Tensor) -> dict[str, Any]:
+    def _metrics(self, batch: MicroBatch, loss: Tensor) -> dict[str, Any]:
         inputs = batch.inputs
         kappa = token_kappa(self.built.objective, inputs, self.statistic, batch.weight, denominator=1.0).kappa
         has_credit = (inputs.credit != 0) & inputs.mask
@@ -89,15 +89,15 @@ class CreditLoss:
             "actor/silenced_share": (has_credit & (kappa == 0)).sum() / has_credit.sum().clamp(min=1),
             "actor/ratio_mean": (importance_ratio(inputs.logp, inputs.old_logp) * inputs.mask).sum() / tokens,
         }
-        told = Metric.from_dict({name: float(value) for name, value in means.items()}, aggregation=AggregationType.MEAN)
-        return {**told, "actor/pg_loss": Metric(value=loss.detach(), aggregation=AggregationType.SUM)}
+        metrics = Metric.from_dict({name: float(value) for name, value in means.items()}, aggregation=AggregationType.MEAN)
+        return {**metrics, "actor/pg_loss": Metric(value=loss.detach(), aggregation=AggregationType.SUM)}
 
 
 class CreditEngine(FSDPEngineWithLMHead):
     _kept: dict[int, Tensor]
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        if tu.get_non_tensor_data(data=micro_batch, key=ASKED, default=None) != KEEP_HIDDEN:
+        if tu.get_non_tensor_data(data=micro_batch, key=REQUEST, default=None) != KEEP_HIDDEN:
             return super().forward_step(micro_batch, loss_function, forward_only)
         with watching_head(self.module) as seen:
             found = super().forward_step(micro_batch, loss_function, forward_only)
@@ -105,17 +105,17 @@ class CreditEngine(FSDPEngineWithLMHead):
         return found
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
-        asked = tu.get_non_tensor_data(data=data, key=ASKED, default=None)
-        if asked == KEEP_HIDDEN:
+        request = tu.get_non_tensor_data(data=data, key=REQUEST, default=None)
+        if request == KEEP_HIDDEN:
             self._kept = {}
-        if asked == ASSIGN:
+        if request == ASSIGN:
             return self._assign(data)
         if isinstance(loss_function, CreditLoss) and not forward_only:
             loss_function.statistic = self._statistic(data, loss_function)
         return super().forward_backward_batch(data, loss_function, forward_only)
 
     def _statistic(self, data: TensorDict, loss: CreditLoss) -> Any:
-        """One pass without gradient over the optimizer step before the one that trains, where the objective asks for it."""
+        """One pass without gradient over the optimizer step before the one that trains, where the objective needs it."""
         if loss.built.objective.statistic is None:
             return None
         seen: list[TokenInputs] = []
@@ -136,7 +136,7 @@ class CreditEngine(FSDPEngineWithLMHead):
         """Coefficients of this rank's tokens from the hidden states kept before; statistics are merged over all ranks."""
         recipe = Recipe.model_validate_json(tu.get_non_tensor_data(data=data, key=f"{FIELD}recipe", default=None))
         seed = tu.get_non_tensor_data(data=data, key=f"{FIELD}step_seed", default=0)
-        crediting = Crediting(recipe, max_new_tokens=1, temperature=float(data["temperature"]))
+        pipeline = CreditPipeline(recipe, max_new_tokens=1, temperature=float(data["temperature"]))
         names = [f"{FIELD}{name}" for name in ("row", "group", "advantage", "mask")] + ["responses", "old_log_probs", "entropy"]
         # As verl does with a micro-batch: the hidden states are on the device already.
         data = data.to(get_device_id())
@@ -144,20 +144,21 @@ class CreditEngine(FSDPEngineWithLMHead):
         rows, mask = given[f"{FIELD}row"], given[f"{FIELD}mask"].bool()
         hidden = torch.nn.utils.rnn.pad_sequence([self._kept[row] for row in rows.tolist()], batch_first=True)
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, mask.shape[1] - hidden.shape[1]))
-        inputs = CreditInputs(
-            advantage=given[f"{FIELD}advantage"],
+        rollouts = Rollouts(
+            # Credit reads no prompt, and whether a response was cut was settled on the driver.
+            prompts=((),) * len(rows),
+            tokens=given["responses"],
             mask=mask,
             group=given[f"{FIELD}group"],
-            tokens=given["responses"],
-            logp=given["old_log_probs"].float().where(mask, 0.0),
-            entropy=given["entropy"].float().where(mask, 0.0),
-            seed=seed,
-            temperature=crediting.temperature,
-            hidden=hidden,
-            head=self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None,
+            behavior_logp=torch.zeros(mask.shape, device=mask.device),
+            finished=torch.ones_like(rows, dtype=torch.bool),
         )
+        logp, entropy = (given[name].float().where(mask, 0.0) for name in ("old_log_probs", "entropy"))
+        head = self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None
+        evidence = BatchEvidence(TokenScores(logp, entropy, hidden), model=ModelFacts(head))
+        inputs = pipeline.credit_inputs(rollouts, given[f"{FIELD}advantage"], evidence, seed=seed)
         ranks = self._ranks()
-        outcome = crediting.assign(own_part(inputs, torch.arange(len(rows), device=rows.device), ranks), {}, ranks)
+        outcome = pipeline.assign(own_part(inputs, torch.arange(len(rows), device=rows.device), ranks), ranks=ranks)
         self._kept = {}
         coefficient = outcome.coefficient
         assert coefficient is not None
@@ -203,11 +204,11 @@ def register() -> None:
 
 
 @contextmanager
-def asking(extra_info: dict[str, Any], **asked: Any) -> Iterator[None]:
-    """Ask the workers for something in one call, and in no later one."""
-    extra_info |= asked
+def requesting(extra_info: dict[str, Any], **requests: Any) -> Iterator[None]:
+    """Add requests to the workers for one call, and for no later one."""
+    extra_info |= requests
     try:
         yield
     finally:
-        for name in asked:
+        for name in requests:
             extra_info.pop(name, None)

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.credit.prefix_tree import Draw, Request, Tail, Truth, measure_truth
 from tokencredit.masked import group_statistics
 from tokencredit.policy.policy import Policy
@@ -23,7 +22,7 @@ from tokencredit.rollout.sampler import sample
 from tokencredit.rollout.scoring import needs_scoring_pass, score_tokens
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task, verdicts
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 
 class Drawn(NamedTuple):

@@ -23,7 +23,7 @@ from tokencredit.forward.padded import row_cost
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.optim.update import step_kappa
 from tokencredit.pipeline.build import needed_evidence
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
 from tokencredit.rollout.collect import CollectedBatch
@@ -163,15 +163,8 @@ class Assigning:
     def _assign(self, chosen: TrainConfig) -> Assigned:
         """At the sampling policy every ratio is 1, and methods that remember start afresh."""
         batch, seed, pipeline, extra = self.batch, self.seed, credit_pipeline(chosen), self.extra(chosen)
-        scored = pipeline.shape_reward(batch.rollouts, batch.score, batch.evidence.logp, None, extra.sampled)
-        credited = pipeline.credit_tokens(
-            scored,
-            batch.evidence,
-            MethodState(),
-            seed=derive_seed(seed, "credit"),
-            facts=model_facts(self.policy),
-            sampled=extra.sampled,
-        ).credited
+        evidence = BatchEvidence(batch.evidence, extra=extra.sampled, model=model_facts(self.policy))
+        credited = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(seed, "credit")).credited
         plan = pipeline.plan(
             credited,
             optimizer_steps=1,

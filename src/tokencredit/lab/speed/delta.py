@@ -8,13 +8,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tokencredit.credit.delta import delta_coefficients
-from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.speed.delta_published import Chunk, first_centroids, published_coefficients
 from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of
 from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import allocated, enough_calls, free, in_turns, peak_bytes, ratios, seconds, spread
 from tokencredit.lab.speed.workload import Shape, make_batch
 from tokencredit.rollout.scoring import score_tokens
+from tokencredit.types import TokenScores
 
 REFINEMENTS = 1
 PASS_TOKENS = 32_768

@@ -5,15 +5,14 @@ from typing import NamedTuple
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.forward.modes import choose_forward_mode
-from tokencredit.forward.padded import TokenScores
 from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.timing import WaitingStopwatch, free
 from tokencredit.lab.speed.workload import Batch, Load, Shape, make_policy
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.pipeline.credit import MethodState
+from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.rollout.scoring import credit_pipeline, model_facts, plan_steps, score_tokens
 from tokencredit.trainer.step import StepState, update_policy
-from tokencredit.types import Credited, StepPlan, StepResult
+from tokencredit.types import Credited, StepPlan, StepResult, TokenScores
 
 OPTIMIZER_STEPS = 4
 
@@ -75,8 +74,8 @@ class OurPath:
         return score_tokens(self.config, self.policy.model, self.batch.rollouts, keep_hidden=keep)
 
     def credit(self, evidence: TokenScores) -> Prepared:
-        scored = self.pipeline.shape_reward(self.batch.rollouts, self.batch.score, evidence.logp, None)
-        credited, _ = self.pipeline.credit_tokens(scored, evidence, MethodState(), seed=self.config.seed, facts=model_facts(self.policy))
+        known = BatchEvidence(evidence, model=model_facts(self.policy))
+        credited = self.pipeline.credit(self.batch.rollouts, self.batch.score, known, seed=self.config.seed).credited
         packed = choose_forward_mode(self.config, self.policy.model).packed
         return Prepared(credited, plan_steps(self.pipeline, self.config, credited, seed=self.config.seed, packed=packed))
 

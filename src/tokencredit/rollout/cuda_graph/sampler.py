@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokencredit.errors import BadNumbersError, ConfigError
-from tokencredit.forward.padded import TokenScores
 from tokencredit.pipeline.guards import LOG_PROBS
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import Sampled, SamplingParams
@@ -23,7 +22,7 @@ from tokencredit.rollout.cuda_graph.polling import Lookout
 from tokencredit.rollout.cuda_graph.steps import Steps, draw_tokens, read_prompts, slot_counts
 from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
 from tokencredit.rollout.sampler import sample_plainly
-from tokencredit.types import Rollouts
+from tokencredit.types import Rollouts, TokenScores
 
 Backend = Literal["fast", "plain"]
 BACKENDS: dict[Backend, str] = {"fast": "triton_launch", "plain": "reference"}
