@@ -1,4 +1,4 @@
-"""What is added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method.
+"""What is added to the verifier's score before responses are compared. `SHAPES` is the table: name -> function.
 
 The form every shaping takes: what is known of responses in, what is added to their scores out.
 
@@ -29,7 +29,7 @@ class ShapeInputs(NamedTuple):
 
 
 class ShapeMethod(NamedTuple):
-    """`adjust(inputs, **knobs)` is added to the score; `needs` is what must be sampled for it."""
+    """A configured shaping: `adjust(inputs)` is added to the score; `needs` is the evidence that its config class declares."""
 
     adjust: Callable[..., Tensor]
     needs: frozenset[Evidence] = frozenset()
@@ -84,10 +84,6 @@ def _ibpo(inputs: ShapeInputs, *, weight: float, repair_value: float, correct_ab
     return repair_bonus(inputs.score, inputs.repaired, weight=weight, repair_value=repair_value, correct_above=correct_above)
 
 
-SHAPES: dict[str, ShapeMethod] = {
-    "none": ShapeMethod(_none),
-    "overlong": ShapeMethod(_overlong),
-    "ibpo": ShapeMethod(_ibpo, needs=frozenset({"revisions"})),
-}
+SHAPES: dict[str, Callable[..., Tensor]] = {"none": _none, "overlong": _overlong, "ibpo": _ibpo}
 
 __all__ = ["SHAPES", "ShapeInputs", "ShapeMethod", "kl_penalty", "overlong_penalty", "repair_bonus"]

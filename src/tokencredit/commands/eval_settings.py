@@ -17,7 +17,7 @@ from tokencredit.config import CountOrZero, Frozen
 from tokencredit.config.messages import as_config_error, shortened
 from tokencredit.config.resolve import overlay, read_toml, resolve
 from tokencredit.config.syntax import read_table, with_task_fields, with_task_flags
-from tokencredit.config.task import StepsTask, TaskChoice
+from tokencredit.config.task import OwnTask, StepsTask, TaskChoice
 from tokencredit.config.train import CHOICES, Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
 
@@ -50,7 +50,7 @@ def stored_layer(name: str, task: str | None = None) -> dict[str, Any]:
 
 def refuse_own_task(name: str, config: TrainConfig, *, instead: str) -> None:
     """A task of somebody's own is a program, which nobody allowed by naming a folder."""
-    if config.task.type == "own":
+    if isinstance(config.task, OwnTask):
         raise ConfigError(f"run {name} has a task of somebody's own, which is code, {shortened(config.task.path)}; {instead}")
 
 

@@ -1,9 +1,16 @@
 """What every choice is made of: a frozen record whose fields say where their defaults come from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from tokencredit.types import Evidence
+else:
+    # The command line reads annotations at run time, when types would load torch.
+    Evidence = str
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -60,12 +67,46 @@ class Frozen(BaseModel):
 
 
 class MethodConfig(Frozen):
-    """One method at one stage: its type, its numbers, its formula, and what to know before using it."""
+    """One method at one stage: its type, its numbers, its formula, its properties, and what to know before using it.
 
+    Engines, pairing rules, refusals and the tables of the docs read these properties; no other place repeats them. A property that is a
+    text completes the sentence "credit 'delta' ...", and every refusal quotes it.
+    """
+
+    stage: ClassVar[str]
     formula: ClassVar[str]
     caveats: ClassVar[tuple[str, ...]] = ()
     sampling_fields: ClassVar[tuple[str, ...]] = ()
-    """Numbers that steer how the choice's evidence is sampled: for the engine, not for the mathematics."""
+    """Fields that control how evidence is sampled. The engine reads them; the method's function does not."""
+    needs: ClassVar[Mapping[Evidence, str]] = {}
+    """Evidence that the method reads beyond tokens, rewards and groups -> what the method does with it."""
+    needs_model: ClassVar[str | None] = None
+    """What the method reads that only a model's folder holds."""
+    reads_score: ClassVar[str | None] = None
+    """How the method uses the verifier's score instead of the shaped reward."""
+
+    @property
+    def label(self) -> str:
+        """Stage and type, as in "credit 'delta'"."""
+        return f"{self.stage} {type(self).model_fields['type'].default!r}"
+
+    @property
+    def compares_siblings(self) -> str | None:
+        """How the method compares responses to one prompt; None: a prompt may have a single response."""
+        return None
+
+    @property
+    def needs_negative_side(self) -> str | None:
+        """What the method lacks where no advantage is negative."""
+        return None
+
+    @property
+    def keeps_state(self) -> str | None:
+        """What the method remembers from step to step."""
+        return None
+
+
+REVISIONS: Mapping[Evidence, str] = {"revisions": "asks the policy to revise failed responses"}
 
 
 def origin_of(choice: type[Frozen], field: str) -> str:

@@ -13,7 +13,7 @@ from tokencredit.config.presets import ENGINE_PRESETS, REVISION_PRESETS, TASK_PR
 from tokencredit.config.recipe import Recipe
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.syntax import with_task_fields
-from tokencredit.config.train import TrainConfig
+from tokencredit.config.train import METHODS, TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.text import suggest
 
@@ -80,7 +80,8 @@ def resolve(layers: Iterable[Mapping[str, Any]]) -> TrainConfig:
     for presets, chosen in ((ENGINE_PRESETS, asked.get("engine")), (WEIGHTS_PRESETS, asked.get("weights"))):
         below = overlay(below, presets.get(chosen, {}) if isinstance(chosen, str) else {})
     shape = overlay(below, asked).get("shape")
-    if isinstance(shape, Mapping) and shape.get("type") == "ibpo":
+    method = METHODS["shape"].get(str(shape.get("type"))) if isinstance(shape, Mapping) else None
+    if method is not None and "revisions" in method.needs:
         below = overlay(below, REVISION_PRESETS.get(task_type, {}))
     entry = RECIPES[name]
     fields = overlay(overlay(below, {"optimizer": dict(entry.optimizer)}), asked)

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from tokencredit.config import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
-from tokencredit.config.base import OnlyWhen
+from tokencredit.config import Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share
+from tokencredit.config.base import MethodConfig, OnlyWhen
 from tokencredit.config.task import StepsTask, TaskChoice
 
 AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
@@ -258,16 +258,16 @@ class TrainConfig(Recipe):
         sampling, optimizer = self.sampling, self.optimizer
         if sampling.group_size == 1 and (reason := self.needs_siblings()) is not None:
             raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
-        if self.source == "demonstrations" and (sampling.group_size > 1 or self.advantage.type != "c-rf" or self.filter_groups):
+        if self.source == "demonstrations" and (sampling.group_size > 1 or not self.advantage.credits_single_outcome or self.filter_groups):
             raise ValueError(
                 "source is 'demonstrations', which are all right and one to a problem; that needs sampling.group_size 1, advantage 'c-rf' "
                 "and no filter_groups (`tokencredit sft` sets them)"
             )
         if self.prompt.tags and (cut := [stop for stop in sampling.stop if _cuts_a_tag(stop)]):
             raise ValueError(f"sampling.stop holds {cut[0]!r}, which would end a response inside the tags of prompt.tags; use '</answer>'")
-        if (self.reward.format or self.reward.length) and self.advantage.type == "c-rf":
-            raise ValueError("reward.format and reward.length add to the reward, but advantage 'c-rf' reads the score; leave them at 0")
-        if self.correction.kind != "none" and self.scoring == "sampler":
+        if (self.reward.format or self.reward.length) and (use := self.advantage.reads_score) is not None:
+            raise ValueError(f"reward.format and reward.length add to the reward, but {self.advantage.label} {use}; leave them at 0")
+        if self.correction.enabled and self.scoring == "sampler":
             raise ValueError(
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
@@ -284,10 +284,10 @@ class TrainConfig(Recipe):
         if (reason := self._unfit_weights()) is not None:
             raise ValueError(f"weights is {self.weights!r} but {reason}")
         rows = sampling.prompts * sampling.group_size
-        units, what = (sampling.prompts, "prompts") if keeps_queries(self.batching) else (rows, "responses")
-        if self.batching.type == "stratified" and optimizer.steps_per_batch > sampling.group_size:
+        units, what = (sampling.prompts, "prompts") if self.batching.deals_prompts else (rows, "responses")
+        if self.batching.spreads_prompts and optimizer.steps_per_batch > sampling.group_size:
             raise ValueError(
-                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but batching 'stratified' puts a response of every prompt "
+                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but {self.batching.label} puts a response of every prompt "
                 f"into every optimizer step and sampling.group_size is {sampling.group_size}; give no more steps than that"
             )
         if optimizer.steps_per_batch > units:
@@ -318,22 +318,11 @@ class TrainConfig(Recipe):
         return None
 
     def needs_siblings(self) -> str | None:
-        """Why a prompt with one response would teach nothing."""
-        if self.advantage.type not in WITHOUT_SIBLINGS:
-            return f"advantage {self.advantage.type!r} compares siblings"
-        if self.shape.type == "ibpo":
-            return "shape 'ibpo' corrects a response by a sibling"
-        if self.credit.type == "ktae":
-            return "credit 'ktae' counts tokens over siblings"
-        if self.credit.type in ("sibling-value", "sibling-context"):
-            return f"credit {self.credit.type!r} values tokens by siblings"
-        if self.credit.type == "delta" and self.credit.scope == "group":
-            return "credit.scope 'group' tells the sides of a group apart"
-        if self.batching.type == "reward-balanced" and self.batching.method == "subsample" and self.batching.keep_queries:
-            return "batching.method 'subsample' keeps as many right as wrong responses of each prompt"
-        if self.filter_groups:
-            return "filter_groups looks for groups whose scores differ"
-        return None
+        """Why a prompt with a single response gives no gradient."""
+        for choice in (self.advantage, self.shape, self.credit, self.batching):
+            if (comparison := choice.compares_siblings) is not None:
+                return f"{choice.label} {comparison}"
+        return "filter_groups looks for groups whose scores differ" if self.filter_groups else None
 
 
 def _types_of(field: str) -> dict[str, type[BaseModel]]:
@@ -347,3 +336,8 @@ CHOICES: dict[str, dict[str, type[BaseModel]]] = {field: types for field in Trai
 """Field -> type name -> class."""
 
 STAGES = tuple(field for field in CHOICES if field in Recipe.model_fields)
+
+METHODS: dict[str, dict[str, type[MethodConfig]]] = {
+    stage: {name: choice for name, choice in CHOICES[stage].items() if issubclass(choice, MethodConfig)} for stage in STAGES
+}
+"""Stage -> type name -> class: every method there is."""

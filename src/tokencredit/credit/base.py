@@ -47,7 +47,7 @@ class CreditOutcome(NamedTuple):
 
 
 class CreditMethod(NamedTuple):
-    """`assign(inputs, state, **knobs)`, and the evidence it needs gathered in the one scoring pass."""
+    """A configured method: `assign(inputs, state)`, and the evidence that its config class declares."""
 
     assign: Callable[..., CreditOutcome]
     needs: frozenset[Evidence] = frozenset()

@@ -34,7 +34,7 @@ class Pipeline(Crediting):
         config = self.config
         if config.source == "demonstrations":
             return True
-        needed = config.dtype == "bfloat16" or config.correction.kind != "none" or config.sampler == "vllm"
+        needed = config.dtype == "bfloat16" or config.correction.enabled or config.sampler == "vllm"
         return config.scoring == "pass" or (config.scoring == "auto" and needed)
 
     @property

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs
-from tokencredit.config import Recipe
+from tokencredit.config import Recipe, UniformCredit
 from tokencredit.credit import CreditInputs
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import response_mean
@@ -40,7 +40,7 @@ def credit_responses(
 ) -> Float[Tensor, "seq tok"]:
     """Token credit from advantages that an engine has spread over the tokens, scaled or not: `uniform` passes any on."""
     advantage = advantage.where(mask, 0.0)
-    if recipe.credit.type == "uniform":
+    if isinstance(recipe.credit, UniformCredit):
         return advantage
     # Rounding in the mean must not pass for a difference between tokens.
     of_response = response_mean(advantage, mask)

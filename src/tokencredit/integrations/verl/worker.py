@@ -154,7 +154,7 @@ class CreditEngine(FSDPEngineWithLMHead):
             seed=seed,
             temperature=crediting.temperature,
             hidden=hidden,
-            head=self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None,
+            head=self._head() if recipe.credit.needs_head else None,
         )
         ranks = self._ranks()
         outcome = crediting.assign(own_part(inputs, torch.arange(len(rows), device=rows.device), ranks), {}, ranks)
