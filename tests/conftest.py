@@ -24,7 +24,7 @@ WHOLE_RUNS = frozenset({
     "engine/test_offline_credit.py", "engine/test_packed_compiled.py", "engine/test_remembered_credit.py", "engine/test_replay.py",
     "engine/test_run.py", "engine/test_track.py", "engine/test_weights.py", "fault/test_checkpoints.py", "fault/test_compare_resume.py",
     "fault/test_fuzz.py", "fault/test_graded_runs.py", "fault/test_guards.py", "fault/test_promises.py", "fault/test_stopping.py",
-    "fault/test_storage.py", "golden/test_trajectory.py", "surface/test_walkthrough.py",
+    "fault/test_storage.py", "golden/test_trajectory.py", "runs/test_worked_example.py", "surface/test_walkthrough.py",
 })  # fmt: skip
 """Files that train, stop, kill, resume, compile and measure in earnest: half of the time of all tests. `make test-local` runs them."""
 
