@@ -1,4 +1,4 @@
-"""Choices of the advantage: one number per response."""
+"""Methods of the advantage stage: one number per response."""
 
 from typing import Annotated, ClassVar, Literal
 

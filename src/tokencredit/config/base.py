@@ -1,4 +1,4 @@
-"""What every choice is made of: a frozen record whose fields say where their defaults come from."""
+"""The base of every config class: a frozen record whose fields name the origin of their defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class OnlyWhen:
-    """A number that is read only under another choice; set without it, it would do nothing and is refused."""
+    """A field that is read only for certain values of another field. Setting it otherwise has no effect and is refused."""
 
     field: str
     values: tuple[str, ...]
@@ -50,7 +50,7 @@ class Frozen(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_in_words(cls, fields: Any) -> Any:
-        """TOML has no null: there "none" unsets a field that may be unset."""
+        """TOML has no null: "none" unsets an optional field."""
         if not isinstance(fields, dict):
             return fields
         unset = {name for name, field in cls.model_fields.items() if field.default is None}
@@ -110,10 +110,10 @@ REVISIONS: Mapping[Evidence, str] = {"revisions": "asks the policy to revise fai
 
 
 def origin_of(choice: type[Frozen], field: str) -> str:
-    """Where the default of a field comes from, in words."""
+    """The origin of a field's default, as text."""
     return next((part.said for part in choice.model_fields[field].metadata if isinstance(part, Origin)), OURS.said)
 
 
 def as_kwargs(choice: Frozen, *without: str) -> dict[str, Any]:
-    """The numbers of a choice as keyword arguments for the function it names."""
+    """The fields of a method as keyword arguments of its function."""
     return choice.model_dump(exclude={"type", *without})

@@ -1,4 +1,4 @@
-"""Choices of which tokens meet in one optimizer step."""
+"""Methods of the batching stage: which responses share an optimizer step."""
 
 from typing import Annotated, ClassVar, Literal
 

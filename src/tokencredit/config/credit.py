@@ -1,4 +1,4 @@
-"""Choices of the credit: one number per token."""
+"""Methods of the credit stage: one number per token."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -194,7 +194,7 @@ class NtfKeepCredit(CreditBase):
     anneal_steps: Annotated[Count, OURS, OnlyWhen("anneal", ("steps",))] = 50
     """Steps over which the share grows from keep to 1."""
     orthogonal: Annotated[Literal["none", "kept", "all"], OURS] = "none"
-    """Whose credit is made orthogonal to the entropy slopes: nobody's, the kept negative tokens', or that of all credited tokens."""
+    """Which tokens' credit is made orthogonal to the entropy slopes: none, the kept negative tokens, or all credited tokens."""
 
     @property
     def needs_negative_side(self) -> str:
@@ -208,9 +208,10 @@ class NtfKeepCredit(CreditBase):
 
 class SiblingCreditBase(CreditBase):
     after: Annotated[Literal["token", "next"], OURS] = "token"
-    """The value after a token: of siblings who wrote it at a like place, or of the next place and at the end the own advantage."""
+    """The value after a token: the mean over siblings that wrote the same token at a similar position, or the value at the next position
+    (at the last token, the response's own advantage)."""
     position_width: Annotated[Positive | None, OURS] = None
-    """Places further apart than about this share of the group's longest response are no neighbours; none: wherever they are."""
+    """Positions further apart than about this share of the group's longest response are not compared; none: no limit."""
     shrinkage: Annotated[NonNegative, OURS] = 1.0
     """Weight of the uncertainty that draws a token's credit back to its response's advantage; 0 trusts every value."""
     normalize: Annotated[bool, OURS] = True
@@ -254,9 +255,9 @@ class SiblingContextCredit(SiblingCreditBase):
 
     type: Literal["sibling-context"] = "sibling-context"
     ngram: Annotated[Count, OURS] = 3
-    """Tokens before a place that are compared; before the first is the prompt, the same for all siblings."""
+    """Number of preceding tokens that are compared; the prompt, which all siblings share, precedes the first token."""
     backoff: Annotated[Share, OURS] = 0.25
-    """Weight of a match one token shorter; 0 takes whole matches only."""
+    """Weight of a match that is one token shorter; 0 counts full matches only."""
 
     @property
     def compares_siblings(self) -> str:
@@ -368,7 +369,7 @@ class ProcessCredit(CreditBase):
 
     type: Literal["process"] = "process"
     boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"
-    """Branch where the task says a step begins, or every few tokens."""
+    """Branch where the task marks the start of a step, or every few tokens."""
     every: Annotated[Count, OURS, OnlyWhen("boundary", ("tokens",))] = 8
     """Tokens between branchings when boundary is tokens."""
     continuations: Annotated[Count, Origin("reading: VinePPO's K was not re-read")] = 4
@@ -376,7 +377,7 @@ class ProcessCredit(CreditBase):
     budget: Annotated[Count | None, OURS] = None
     """Most continuations per batch; prefixes beyond it are left out at random and their steps merge."""
     dead_groups: Annotated[Literal["skip", "branch"], OURS] = "skip"
-    """Groups whose rewards are all alike: no branching and no credit, or branched like the rest."""
+    """Groups whose rewards are all equal: skip gives no credit and samples no continuation; branch treats them like other groups."""
 
     @property
     def needs_step_marks(self) -> bool:

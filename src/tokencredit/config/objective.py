@@ -1,4 +1,4 @@
-"""Choices of the per-token surrogate and its aggregation."""
+"""Methods of the objective stage: the per-token surrogate and its aggregation."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -25,7 +25,7 @@ DualClip = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 class ObjectiveBase(MethodConfig):
-    """What every objective has besides its own numbers."""
+    """The fields that all objectives share."""
 
     stage = "objective"
     needs_one_divisor: ClassVar[str | None] = None

@@ -1,7 +1,4 @@
-"""Choices of the reward before comparison.
-
-Terms that stand beside the stages: divergence from a reference, and correction for a sampler that differs.
-"""
+"""Methods that change the reward before responses are compared; the KL term; the correction for another sampler's log-probs."""
 
 from typing import Annotated, ClassVar, Literal
 
