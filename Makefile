@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types layers unit browser test-mutants test-engines test-local test-trl test-verl soak bench clean renew-constraints
+.PHONY: demo test lint types layers unit browser test-mutants test-engines test-local test-trl test-verl soak bench docs record clean renew-constraints
 
 # Everything made here has the versions of constraints/, which were tested together; `make renew-constraints` chooses the newest.
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -106,6 +106,15 @@ soak: .venv/dev
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m soak.kills --count 240 --jobs 2 --out $(SOAK)/kills.json
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fault.fuzz_soak --count 4000 --out $(SOAK)/fuzz.json
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m fault.attack_table
+
+# The tables of README and docs that list methods and recipes.
+docs: .venv/dev
+	$(BIN)/python scripts/make_docs.py
+
+# The snapshots that tests compare with: every method's properties, and three training steps of every recipe (RECIPES="NAME ...": of these).
+record: .venv/dev docs
+	$(BIN)/python tests/surface/methods.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/trajectory.py $(RECIPES)
 
 bench: .venv/base .venv-trl/ready
 	$(BIN)/tokencredit bench speed --trl-python .venv-trl/bin/python

@@ -1,4 +1,4 @@
-"""Reward shaping: terms added to the verifier's score before responses are compared. `SHAPES` is the table: name -> method."""
+"""Reward shaping: terms added to the verifier's score before responses are compared. `SHAPES` is the table: name -> function."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class ShapeInputs(NamedTuple):
 
 
 class ShapeMethod(NamedTuple):
-    """`adjust(inputs, **knobs)` returns the term added to the score; `needs` is the evidence that must be sampled."""
+    """A configured shaping: `adjust(inputs)` is added to the score; `needs` is the evidence that its config class declares."""
 
     adjust: Callable[..., Tensor]
     needs: frozenset[Evidence] = frozenset()
@@ -79,10 +79,6 @@ def _ibpo(inputs: ShapeInputs, *, weight: float, repair_value: float, correct_ab
     return repair_bonus(inputs.score, inputs.repaired, weight=weight, repair_value=repair_value, correct_above=correct_above)
 
 
-SHAPES: dict[str, ShapeMethod] = {
-    "none": ShapeMethod(_none),
-    "overlong": ShapeMethod(_overlong),
-    "ibpo": ShapeMethod(_ibpo, needs=frozenset({"revisions"})),
-}
+SHAPES: dict[str, Callable[..., Tensor]] = {"none": _none, "overlong": _overlong, "ibpo": _ibpo}
 
 __all__ = ["SHAPES", "ShapeInputs", "ShapeMethod", "kl_penalty", "overlong_penalty", "repair_bonus"]

@@ -94,7 +94,7 @@ def test_stages_are_given_what_they_ask_for(recipe: Any) -> None:
     hidden = evidence.hidden if chosen.credit.type == "delta" else None
     tokens = (rollouts.tokens, evidence.logp, evidence.entropy)
     inputs = CreditInputs(advantage, rollouts.loss_mask, rollouts.group, *tokens, 11, TEMPERATURE, hidden, case.head, score, (0,))
-    expected = CREDITS[chosen.credit.type].assign(inputs, {}, **as_kwargs(chosen.credit))
+    expected = CREDITS[chosen.credit.type](inputs, {}, **as_kwargs(chosen.credit))
     result = credit_case(crediting_of(recipe), case, MethodState())
     torch.testing.assert_close(result.credited.advantage, advantage, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(result.credited.credit, expected.credit, rtol=1e-12, atol=1e-12)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.crediting_cases import GROUP, WIDTH, Case, credit_case, crediting_of, made_up_case
-from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageInputs
+from surface.methods import stored
+from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.config.recipes import RECIPES
+from tokencredit.config.train import METHODS
 from tokencredit.credit import CREDITS, CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.pipeline.build import needed_evidence, sampled_evidence
 from tokencredit.pipeline.credit import CreditedBatch, MethodState
@@ -35,6 +37,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "one-sided": ({}, {"side": "negative"}),
 }
 Methods = Mapping[str, CreditMethod]
+DECLARED: Methods = {name: CreditMethod(CREDITS[name], frozenset(choice.needs)) for name, choice in METHODS["credit"].items()}
 
 
 def credit_inputs(seed: int) -> CreditInputs:
@@ -105,13 +108,14 @@ LAWS = (credit_depends_on_nothing_undeclared, credit_depends_on_everything_decla
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_every_credit_obeys(law: Any) -> None:
-    law(CREDITS)
+    assert DECLARED.keys() == CREDITS.keys()
+    law(DECLARED)
 
 
 @pytest.mark.mutants
 @pytest.mark.parametrize(("name", "need"), [("delta", "logp"), ("ntf", "logp"), ("forking", "entropy")], ids=lambda part: str(part))
 def test_evidence_that_is_not_declared_is_noticed(name: str, need: Evidence) -> None:
-    silent = CREDITS[name]._replace(needs=CREDITS[name].needs - {need})
+    silent = DECLARED[name]._replace(needs=DECLARED[name].needs - {need})
     with pytest.raises(AssertionError, match=f"{name} reads {need}"):
         credit_depends_on_nothing_undeclared({name: silent})
 
@@ -119,7 +123,7 @@ def test_evidence_that_is_not_declared_is_noticed(name: str, need: Evidence) -> 
 @pytest.mark.mutants
 @pytest.mark.parametrize(("name", "need"), [("uniform", "logp"), ("ktae", "entropy"), ("ntf", "hidden"), ("forking", "revisions")])
 def test_evidence_that_is_declared_in_vain_is_noticed(name: str, need: Evidence) -> None:
-    greedy = CREDITS[name]._replace(needs=CREDITS[name].needs | {need})
+    greedy = DECLARED[name]._replace(needs=DECLARED[name].needs | {need})
     with pytest.raises(AssertionError, match=f"{name} declares {need}"):
         credit_depends_on_everything_declared({name: greedy})
 
@@ -138,7 +142,7 @@ def test_of_all_advantages_fade_alone_reads_entropy_and_remax_alone_greedy_score
     for name, advantage in ADVANTAGES.items():
         expected = advantage(inputs, {})
         for field, need in (("entropy", "entropy"), ("greedy_score", "greedy-scores")):
-            if need not in NEEDS.get(name, frozenset()):
+            if need not in METHODS["advantage"][name].needs:
                 got = advantage(inputs._replace(**{field: None}), {})
                 assert torch.equal(got.advantage, expected.advantage), f"{name} reads {field}"
                 assert got.state == expected.state
@@ -147,15 +151,16 @@ def test_of_all_advantages_fade_alone_reads_entropy_and_remax_alone_greedy_score
     assert not torch.equal(*moved)
     greedy = [ADVANTAGES["remax"](inputs._replace(greedy_score=inputs.score.nan_to_num() * by), {}).advantage for by in (0.2, 0.7)]
     assert not torch.equal(*greedy)
-    assert {name: set(needs) for name, needs in NEEDS.items()} == {"fade": {"entropy"}, "remax": {"greedy-scores"}}
+    declared = {name: set(choice.needs) for name, choice in METHODS["advantage"].items() if choice.needs}
+    assert declared == {"fade": {"entropy"}, "remax": {"greedy-scores"}}
 
 
 def test_of_all_shapes_the_repair_bonus_alone_needs_revisions() -> None:
     score = made_up_case().scored.score
     inputs = ShapeInputs(score, torch.full((len(GROUP),), 3), WIDTH, None)
-    assert {name for name, shape in SHAPES.items() if shape.needs} == {"ibpo"}
+    assert {name for name, shape in METHODS["shape"].items() if shape.needs} == {"ibpo"}
     for name, knobs in {"none": {}, "overlong": {"buffer": 0.9, "factor": 1.0}}.items():
-        one, other = (SHAPES[name].adjust(inputs._replace(repaired=repaired), **knobs) for repaired in (None, torch.ones_like(score)))
+        one, other = (SHAPES[name](inputs._replace(repaired=repaired), **knobs) for repaired in (None, torch.ones_like(score)))
         assert torch.equal(one, other)
     assert SHAPES.keys() == {"none", "overlong", "ibpo"}
 
@@ -183,24 +188,8 @@ def test_what_a_recipe_does_not_need_may_be_anything(name: str) -> None:
 
 
 def test_what_every_recipe_needs() -> None:
-    needs = {name: set(needed_evidence(entry.recipe)) for name, entry in RECIPES.items() if needed_evidence(entry.recipe)}
-    assert needs == {
-        "delta": {"logp", "hidden"},
-        "random-lambda": {"logp", "hidden"},
-        "ntf": {"logp"},
-        "ntf-whitened": {"logp"},
-        "forking-tokens": {"entropy"},
-        "fade": {"entropy"},
-        "remax": {"greedy-scores"},
-        "vineppo": {"prefix-values"},
-        "ibpo": {"revisions"},
-        "ibpo-mask": {"revisions"},
-        "delta-symmetric": {"logp", "hidden"},
-        "delta-momentum": {"logp", "hidden"},
-        "sibling-value": {"hidden"},
-        "ntf-anneal": {"logp", "entropy"},
-        "ntf-orthogonal": {"logp", "entropy"},
-    }
+    needs = {name: sorted(needed_evidence(entry.recipe)) for name, entry in RECIPES.items()}
+    assert needs == {name: found["needs"] for name, found in stored()["recipes"].items()}
     found_in_a_pass = {"logp", "entropy", "hidden"}
     for entry in RECIPES.values():
         assert sampled_evidence(entry.recipe) == needed_evidence(entry.recipe) - found_in_a_pass

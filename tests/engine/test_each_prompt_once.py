@@ -138,7 +138,7 @@ def test_only_right_responses_receive_credit(score: list[float], expected: list[
         entropy=torch.zeros(count, 3),
         seed=0,
     )
-    credit = CREDITS[recipe.credit.type].assign(inputs, {}, **recipe.credit.model_dump(exclude={"type"})).credit
+    credit = CREDITS[recipe.credit.type](inputs, {}, **recipe.credit.model_dump(exclude={"type"})).credit
     assert credit.tolist() == [[value] * 3 for value in expected]
 
 

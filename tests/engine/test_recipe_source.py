@@ -5,17 +5,18 @@ from typing import Any, get_args
 
 import pytest
 
+from surface.methods import sampling
 from tokencredit.config import DeltaCredit, NtfCredit, PassAtKAdvantage, Recipe
 from tokencredit.config.recipe import varied
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import read_recipe, resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.pipeline.build import MUST_SAMPLE, refuse_sampling, sampled_evidence
+from tokencredit.pipeline.build import IN_A_PASS, refuse_sampling, sampled_evidence
 from tokencredit.pipeline.distributed import refuse_ranks
 from tokencredit.types import Evidence
 
-SAMPLED = {"ibpo": "revise", "ibpo-mask": "revise", "vineppo": "from the middle", "remax": "greedy response"}
+SAMPLED = sampling()
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -128,8 +129,14 @@ def test_recipes_that_must_sample_are_refused_and_no_others(name: str) -> None:
 
 
 def test_there_are_words_for_everything_that_must_be_sampled() -> None:
-    assert MUST_SAMPLE.keys() == set(get_args(Evidence)) - {"logp", "entropy", "hidden"}
-    assert {need for name in SAMPLED for need in sampled_evidence(RECIPES[name].recipe)} == MUST_SAMPLE.keys()
+    must_be_sampled = set(get_args(Evidence)) - IN_A_PASS
+    assert {"revisions", "prefix-values", "greedy-scores"} == must_be_sampled
+    assert {need for name in SAMPLED for need in sampled_evidence(RECIPES[name].recipe)} == must_be_sampled
+    assert set(SAMPLED.values()) == {
+        "asks the policy to revise failed responses",
+        "continues responses from the middle",
+        "compares with the policy's greedy response",
+    }
 
 
 def test_imitated_shards_are_refused_on_real_ranks() -> None:
@@ -139,5 +146,5 @@ def test_imitated_shards_are_refused_on_real_ranks() -> None:
         refuse_ranks(read_recipe({"recipe": "delta", "credit": {"scope": scope}}), 8)
     for entry in RECIPES.values():
         refuse_ranks(entry.recipe, 8)
-    with pytest.raises(ConfigError, match=r"credit\.scope is 'shard'.*there are 2 ranks; use 'batch' or 'group'"):
+    with pytest.raises(ConfigError, match=r"there are 2 ranks, but credit\.scope 'shard' .*; use 'batch' or 'group'"):
         refuse_ranks(shards, 2)

@@ -149,7 +149,7 @@ COMMANDS = {
     "output exists": (["credit", "ids.jsonl", "--recipe", "rloo", "--out", "ids.jsonl"], "out ids.jsonl exists"),
     "no model, no log-probs": (["credit", "ids.jsonl", "--recipe", "rloo"], "the file has no logp, so a model must score its tokens"),
     "no model, hidden states": (["credit", "logp.jsonl", "--recipe", "delta"], "credit 'delta' compares hidden states; give --model DIR"),
-    "no model, entropy": (["credit", "logp.jsonl", "--recipe", "forking-tokens"], "credit 'forking' goes by the entropy of every token"),
+    "no model, entropy": (["credit", "logp.jsonl", "--recipe", "forking-tokens"], "credit 'forking' ranks the batch's tokens by entropy"),
     "revisions": (["credit", "logp.jsonl", "--recipe", "ibpo"], "recipe 'ibpo' asks the policy to revise failed responses, so it cannot"),
     "continuations": (["credit", "logp.jsonl", "--recipe", "vineppo"], "recipe 'vineppo' continues responses from the middle"),
     "greedy responses": (["credit", "logp.jsonl", "--recipe", "remax"], "recipe 'remax' compares with the policy's greedy response"),

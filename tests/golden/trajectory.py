@@ -1,4 +1,4 @@
-"""Three float64 steps of every recipe, as numbers. Record them anew, deliberately, with: python tests/golden/trajectory.py"""
+"""Three float64 steps of every recipe, as numbers. Record them again, deliberately, with: python tests/golden/trajectory.py [NAME ...]"""
 
 import json
 import sys
@@ -23,4 +23,7 @@ def trajectory(recipe: str) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps({recipe: trajectory(recipe) for recipe in RECIPES}, indent=1) + "\n")
+    named = sys.argv[1:] or list(RECIPES)
+    stored = json.loads(STORED.read_text())
+    trajectories = {recipe: trajectory(recipe) if recipe in named else stored[recipe] for recipe in RECIPES}
+    STORED.write_text(json.dumps(trajectories, indent=1) + "\n")

@@ -69,7 +69,7 @@ def test_processes_that_would_train_alone_are_refused(monkeypatch: pytest.Monkey
 def test_shards_are_refused_on_several_ranks() -> None:
     by_shard = read_recipe({"recipe": "delta", "credit": {"scope": "shard"}})
     refuse_ranks(by_shard, 1)
-    with pytest.raises(ConfigError, match=r"credit\.scope is 'shard', .* but there are 2 ranks; use 'batch' or 'group'"):
+    with pytest.raises(ConfigError, match=r"there are 2 ranks, but credit\.scope 'shard' .*; use 'batch' or 'group'"):
         refuse_ranks(by_shard, 2)
 
 

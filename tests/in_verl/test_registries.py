@@ -18,49 +18,20 @@ from in_verl.function_route import (
     loss_in_verl,
     random_rows,
 )
+from surface.methods import refused_by, runs_by
 from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.integrations.support import unsupported_by_functions_reason
 
-FUNCTIONS = (
-    *("grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k", "gspo", "gmpo", "cispo", "sapo"),
-    *("c-rf", "ntf", "ntf-whitened", "power", "asym", "right-once"),
-)
-NOT_BY_FUNCTIONS = {
-    "dapo": "shape 'overlong' goes by the length limit",
-    "dapo-dynamic": "filter_groups is a matter of sampling",
-    "remax": "compares with the policy's greedy response",
-    "clip-cov": "objective 'clip-cov' looks at a whole optimizer step",
-    "kl-cov": "objective 'kl-cov' looks at a whole optimizer step",
-    "fipo": "shape 'overlong' goes by the length limit",
-    "delta": "credit 'delta' compares hidden states",
-    "forking-tokens": "credit 'forking' ranks the batch's tokens by entropy",
-    "ktae": "credit 'ktae' compares the token ids of siblings",
-    "vineppo": "continues responses from the middle",
-    "ibpo": "asks the policy to revise failed responses",
-    "ibpo-mask": "asks the policy to revise failed responses",
-    "cancellation": "batching 'reward-balanced' is a plan",
-    "grpo-fix": "batching 'query-preserved' is a plan",
-    "dfpo": "objective 'dfpo' looks at a whole optimizer step",
-    "dfpo-orthogonal": "objective 'dfpo' looks at a whole optimizer step",
-    "fade": "advantage 'fade' follows the mean entropy of the batch",
-    "positive-only": "shape 'overlong' goes by the length limit",
-    "negative-only": "shape 'overlong' goes by the length limit",
-    "random-lambda": "credit 'delta' compares hidden states",
-    "delta-symmetric": "credit 'delta' compares hidden states",
-    "delta-momentum": "credit 'delta' compares hidden states",
-    "sibling-value": "credit 'sibling-value' compares hidden states",
-    "sibling-context": "credit 'sibling-context' compares the token ids of siblings",
-    "ntf-anneal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
-    "ntf-orthogonal": "credit 'ntf-keep' goes by the entropy of the batch's tokens",
-}
+FUNCTIONS = runs_by("verl, by name")
+NOT_BY_FUNCTIONS = refused_by("verl, by name")
 SILENCE_NOBODY = {"gpg", "sapo", "cispo", "right-once"}
 
 
 def test_every_recipe_is_registered_or_has_a_reason_not_to_be() -> None:
     assert {*FUNCTIONS, *NOT_BY_FUNCTIONS} == set(RECIPES)
     for name, words in NOT_BY_FUNCTIONS.items():
-        assert words in str(unsupported_by_functions_reason(RECIPES[name].recipe))
+        assert words == unsupported_by_functions_reason(RECIPES[name].recipe)
     names = {f"tokencredit-{name}" for name in FUNCTIONS}
     assert {name for name in POLICY_LOSS_REGISTRY if name.startswith("tokencredit")} == names
     assert {name for name in ADV_ESTIMATOR_REGISTRY if str(name).startswith("tokencredit")} == names | {"tokencredit"}

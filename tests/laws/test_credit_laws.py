@@ -150,7 +150,7 @@ def the_kept_divisor_makes_the_mean_coefficient_one(credit, inputs, keep):
 
 @for_all(INPUTS)
 def the_end_of_every_range_is_uniform_credit(credit, inputs):
-    uniform = CREDITS["uniform"].assign(inputs, {}).credit
+    uniform = CREDITS["uniform"](inputs, {}).credit
     assert torch.equal(assign(credit, "ntf_credit", inputs, keep=1.0), uniform)
     assert torch.equal(assign(credit, "forking_credit", inputs, keep=1.0, divisor="all"), uniform)
     assert torch.equal(assign(credit, "forking_credit", inputs, keep=1.0, divisor="kept"), uniform)
@@ -162,13 +162,13 @@ def two_sides_make_the_whole(credit, inputs):
     positive, negative = (credit.one_sided_credit(inputs, {}, side=side) for side in ("positive", "negative"))
     assert bool((positive.credit >= 0).all())
     assert bool((negative.credit <= 0).all())
-    assert torch.equal(positive.credit + negative.credit, CREDITS["uniform"].assign(inputs, {}).credit)
+    assert torch.equal(positive.credit + negative.credit, CREDITS["uniform"](inputs, {}).credit)
     assert not (positive.coefficient + negative.coefficient)[inputs.advantage == 0].any()
 
 
 @for_all(INPUTS, st.integers(0, 8).map(lambda eighths: eighths / 8))
 def edited_tokens_keep_their_credit_and_others_a_share_of_it(credit, inputs, unchanged):
-    whole = CREDITS["uniform"].assign(inputs, {}).credit
+    whole = CREDITS["uniform"](inputs, {}).credit
     actual = assign(credit, "edit_mask_credit", inputs, unchanged=unchanged)
     assert torch.equal(actual[inputs.edited], whole[inputs.edited])
     assert torch.equal(actual[~inputs.edited], unchanged * whole[~inputs.edited])
@@ -508,4 +508,4 @@ test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_test
 )
 def test_a_word_that_is_no_choice_is_refused(name: str, knob: str, choices: str) -> None:
     with pytest.raises(ValueError, match=f"{knob} is 'neither'; it must be one of {choices}"):
-        CREDITS[name].assign(make_inputs(0, 4), {}, **{knob: "neither"})
+        CREDITS[name](make_inputs(0, 4), {}, **{knob: "neither"})

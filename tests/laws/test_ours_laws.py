@@ -75,7 +75,7 @@ def rows_of(inputs: CreditInputs, rows: Tensor) -> CreditInputs:
 
 
 def uniform_credit(inputs: CreditInputs) -> Tensor:
-    return CREDITS["uniform"].assign(inputs, {}).credit
+    return CREDITS["uniform"](inputs, {}).credit
 
 
 # --- any method
@@ -484,16 +484,16 @@ test_the_code_obeys, test_the_law_rejects, test_the_table_is_complete = law_test
 def test_what_is_no_choice_of_the_filter_is_named() -> None:
     for name, choices in (("anneal", "none, entropy, steps"), ("orthogonal", "none, kept, all")):
         with pytest.raises(ValueError, match=f"{name} is 'never'; it must be one of {choices}"):
-            CREDITS["ntf-keep"].assign(make_inputs(0, 6), {}, **{name: "never"})
+            CREDITS["ntf-keep"](make_inputs(0, 6), {}, **{name: "never"})
 
 
 def test_what_sibling_credit_misses_or_does_not_know_is_named() -> None:
     inputs = make_inputs(0, 6)
     with pytest.raises(ValueError, match="hidden is missing"):
-        CREDITS["sibling-value"].assign(inputs._replace(hidden=None), {})
+        CREDITS["sibling-value"](inputs._replace(hidden=None), {})
     with pytest.raises(ValueError, match="metric is 'manhattan'; it must be one of euclid, cosine"):
-        CREDITS["sibling-value"].assign(inputs, {}, metric="manhattan")
+        CREDITS["sibling-value"](inputs, {}, metric="manhattan")
     with pytest.raises(ValueError, match="after is 'never'; it must be one of token, next"):
-        CREDITS["sibling-context"].assign(inputs, {}, after="never")
+        CREDITS["sibling-context"](inputs, {}, after="never")
     with pytest.raises(ValueError, match="ngram is 0"):
-        CREDITS["sibling-context"].assign(inputs, {}, ngram=0)
+        CREDITS["sibling-context"](inputs, {}, ngram=0)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageInputs
+from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.advantage.group import remax_advantage
+from tokencredit.config.train import METHODS
 
 NAN = math.nan
 SEEDS = range(6)
@@ -82,7 +83,7 @@ def test_remax_keeps_the_precision_of_the_reward() -> None:
 def test_remax_remembers_nothing_and_says_what_it_needs() -> None:
     state = {"kept": 1}
     assert ADVANTAGES["remax"](random_batch(0).inputs(), state).state is state
-    assert NEEDS["remax"] == {"greedy-scores"}
+    assert METHODS["advantage"]["remax"].needs.keys() == {"greedy-scores"}
 
 
 def test_remax_without_responses_or_without_a_grade() -> None:

@@ -16,6 +16,7 @@ from tokencredit.config.base import MethodConfig
 from tokencredit.config.credit import EditMaskCredit, ForkingCredit, KtaeCredit, NtfCredit, OneSidedCredit, ProcessCredit
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.shape import IbpoShape
+from tokencredit.config.train import METHODS
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.masks import kept_tokens
 from tokencredit.pipeline.build import build_credit
@@ -110,7 +111,7 @@ def test_equals_the_naive_twin(name: str, twin: Callable[..., Rows], knobs: dict
     numbers = {knob: float(value) if knob == "keep" else value for knob, value in knobs.items()}
     for seed in range(6):
         inputs = made_up_inputs(seed, dtype)
-        outcome = CREDITS[name].assign(inputs, {"kept": 1}, **numbers)
+        outcome = CREDITS[name](inputs, {"kept": 1}, **numbers)
         coefficient = torch.tensor(twin(inputs, **knobs), dtype=torch.float64)
         torch.testing.assert_close(outcome.coefficient, coefficient.to(dtype), rtol=1e-6, atol=0)
         expected = coefficient * inputs.advantage.double()[:, None]
@@ -121,7 +122,7 @@ def test_equals_the_naive_twin(name: str, twin: Callable[..., Rows], knobs: dict
 @pytest.mark.parametrize("choice", [NtfCredit, ForkingCredit, KtaeCredit, OneSidedCredit, EditMaskCredit, ProcessCredit, IbpoShape])
 def test_defaults_are_those_of_the_choice(choice: type[MethodConfig]) -> None:
     name = choice.model_fields["type"].default
-    function = repair_bonus if choice is IbpoShape else CREDITS[name].assign
+    function = repair_bonus if choice is IbpoShape else CREDITS[name]
     defaults = {
         parameter.name: parameter.default
         for parameter in inspect.signature(function).parameters.values()
@@ -148,7 +149,7 @@ def test_ntf_by_hand() -> None:
         entropy=torch.zeros(1, 10),
         seed=0,
     )
-    assert CREDITS["ntf"].assign(inputs, {}, keep=0.25).credit.tolist() == [[0.0, -2.0, 0.0, -2.0, 0.0, 0.0, -2.0, 0.0, 0.0, 0.0]]
+    assert CREDITS["ntf"](inputs, {}, keep=0.25).credit.tolist() == [[0.0, -2.0, 0.0, -2.0, 0.0, 0.0, -2.0, 0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_ntf_by_hand() -> None:
 def test_at_the_end_of_its_range_a_mask_is_uniform_credit(name: str, knobs: dict[str, Any], dtype: torch.dtype) -> None:
     for seed in range(6):
         inputs = made_up_inputs(seed, dtype)
-        expected, actual = CREDITS["uniform"].assign(inputs, {}), CREDITS[name].assign(inputs, {}, **knobs)
+        expected, actual = CREDITS["uniform"](inputs, {}), CREDITS[name](inputs, {}, **knobs)
         assert torch.equal(actual.credit, expected.credit)
         assert torch.equal(actual.coefficient, expected.coefficient)
 
@@ -179,24 +180,24 @@ def test_ntf_that_keeps_everything_is_c_rf() -> None:
 def test_two_one_sided_credits_make_the_whole() -> None:
     inputs = made_up_inputs(3)
     inputs = inputs._replace(advantage=grpo_advantage(inputs.logp.nan_to_num().sum(-1), inputs.group))
-    halves = [CREDITS["one-sided"].assign(inputs, {}, side=side).credit for side in ("positive", "negative")]
-    assert torch.equal(halves[0] + halves[1], CREDITS["uniform"].assign(inputs, {}).credit)
+    halves = [CREDITS["one-sided"](inputs, {}, side=side).credit for side in ("positive", "negative")]
+    assert torch.equal(halves[0] + halves[1], CREDITS["uniform"](inputs, {}).credit)
 
 
 @pytest.mark.parametrize("name", ["ntf", "forking"])
 @pytest.mark.parametrize("keep", [0.0, -0.1, 1.5, math.nan])
 def test_a_share_that_is_none_is_refused(name: str, keep: float) -> None:
     with pytest.raises(ValueError, match=f"keep is {keep}; it must be a share above 0 and at most 1"):
-        CREDITS[name].assign(made_up_inputs(0), {}, keep=keep)
+        CREDITS[name](made_up_inputs(0), {}, keep=keep)
 
 
 def test_the_edit_mask_names_what_is_missing() -> None:
     with pytest.raises(ValueError, match="edited is missing"):
-        CREDITS["edit-mask"].assign(made_up_inputs(0)._replace(edited=None), {})
+        CREDITS["edit-mask"](made_up_inputs(0)._replace(edited=None), {})
 
 
 def test_what_each_method_needs() -> None:
-    needs = {name: set(CREDITS[name].needs) for name in ("ntf", "forking", "ktae", "one-sided", "edit-mask", "process")}
+    needs = {name: set(METHODS["credit"][name].needs) for name in ("ntf", "forking", "ktae", "one-sided", "edit-mask", "process")}
     assert needs == {
         "ntf": {"logp"},
         "forking": {"entropy"},

@@ -165,7 +165,7 @@ def made_up_inputs(seed: int, dtype: torch.dtype = torch.float64, *, rows: int =
 def test_equals_the_naive_twin(knobs: dict[str, Any], dtype: torch.dtype) -> None:
     for seed in range(4):
         inputs = made_up_inputs(seed, dtype)
-        outcome = CREDITS["ktae"].assign(inputs, {"kept": 1}, **knobs)
+        outcome = CREDITS["ktae"](inputs, {"kept": 1}, **knobs)
         expected = torch.tensor(naive_ktae(inputs, DEFAULTS | knobs), dtype=torch.float64)
         torch.testing.assert_close(outcome.credit, expected.to(dtype), rtol=1e-5 if dtype == torch.float32 else 1e-9, atol=1e-9)
         assert outcome.coefficient is None
@@ -177,7 +177,7 @@ def test_equals_the_naive_twin_where_sides_are_even() -> None:
     for seed in range(4):
         inputs = made_up_inputs(seed, rows=16, width=30, vocabulary=9)
         inputs = inputs._replace(group=torch.tensor([8] * 16))
-        credit = CREDITS["ktae"].assign(inputs, {}).credit
+        credit = CREDITS["ktae"](inputs, {}).credit
         torch.testing.assert_close(credit, torch.tensor(naive_ktae(inputs, DEFAULTS), dtype=torch.float64), rtol=1e-9, atol=1e-9)
         key = (credit - inputs.advantage[:, None])[inputs.mask & ~inputs.score.isnan()[:, None]]
         assert ((key.abs() > 1e-3) & (key.abs() < 0.9)).any()
@@ -203,18 +203,18 @@ def test_two_against_two_by_hand() -> None:
     five = 2 / (1 + math.exp(-gain / 2 * direction)) - 1
     assert 0.1 < five < 0.2
     expected = [*(1 + five, 1.0, 1.0), *(1 + five, 1.0, 0.0), *(-1 + five, -1.0, -1.0), *(-2.0, -1.0, 0.0)]
-    assert CREDITS["ktae"].assign(inputs, {}).credit.flatten().tolist() == pytest.approx(expected, rel=1e-12)
+    assert CREDITS["ktae"](inputs, {}).credit.flatten().tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_batch_in_which_nothing_could_be_graded_receives_nothing() -> None:
     inputs = made_up_inputs(1)
-    credit = CREDITS["ktae"].assign(inputs._replace(score=torch.full_like(inputs.score, NAN), advantage=inputs.advantage + 1), {}).credit
+    credit = CREDITS["ktae"](inputs._replace(score=torch.full_like(inputs.score, NAN), advantage=inputs.advantage + 1), {}).credit
     assert not credit.any()
 
 
 def test_a_mistake_is_named() -> None:
     inputs = made_up_inputs(0)
     with pytest.raises(ValueError, match="score is missing"):
-        CREDITS["ktae"].assign(inputs._replace(score=None), {})
+        CREDITS["ktae"](inputs._replace(score=None), {})
     with pytest.raises(ValueError, match=r"fisher_weight is 0.0 and gain_weight is 0.0; one of them must be above 0"):
-        CREDITS["ktae"].assign(inputs, {}, fisher_weight=0.0, gain_weight=0.0)
+        CREDITS["ktae"](inputs, {}, fisher_weight=0.0, gain_weight=0.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from oracle.test_credit_masks import naive_ntf
 from tokencredit.config import as_kwargs
 from tokencredit.config.credit import NtfKeepCredit, SiblingContextCredit, SiblingValueCredit
+from tokencredit.config.train import METHODS
 from tokencredit.credit import CREDITS, CreditInputs
 from tokencredit.credit.ntf_keep import MAX_BINS, entropy_push, entropy_strength, expected_push, orthogonalized
 
@@ -74,7 +75,7 @@ def naive_credit(inputs: CreditInputs, *, keep: str, orthogonal: str) -> list[li
 def test_equals_the_naive_twin(keep: str, orthogonal: str) -> None:
     for seed in range(4):
         inputs = made_up_inputs(seed)
-        outcome = CREDITS["ntf-keep"].assign(inputs, {"kept": 1}, keep=float(keep), anneal="none", orthogonal=orthogonal)
+        outcome = CREDITS["ntf-keep"](inputs, {"kept": 1}, keep=float(keep), anneal="none", orthogonal=orthogonal)
         expected = torch.tensor(naive_credit(inputs, keep=keep, orthogonal=orthogonal), dtype=torch.float64)
         torch.testing.assert_close(outcome.credit, expected, rtol=1e-9, atol=1e-12)
         assert outcome.state == {"kept": 1, "keep": float(keep)}
@@ -83,21 +84,21 @@ def test_equals_the_naive_twin(keep: str, orthogonal: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_without_fading_or_projection_it_is_ntf_bit_for_bit(dtype: torch.dtype) -> None:
     inputs = made_up_inputs(3, dtype=dtype)
-    outcome = CREDITS["ntf-keep"].assign(inputs, {}, keep=0.2, anneal="none")
-    expected = CREDITS["ntf"].assign(inputs, {}, keep=0.2)
+    outcome = CREDITS["ntf-keep"](inputs, {}, keep=0.2, anneal="none")
+    expected = CREDITS["ntf"](inputs, {}, keep=0.2)
     assert torch.equal(outcome.credit, expected.credit)
     assert torch.equal(outcome.coefficient, expected.coefficient)
 
 
 @pytest.mark.parametrize("choice", [NtfKeepCredit, SiblingValueCredit, SiblingContextCredit])
 def test_defaults_are_those_of_the_choice(choice: type[Any]) -> None:
-    signature = inspect.signature(CREDITS[choice.model_fields["type"].default].assign)
+    signature = inspect.signature(CREDITS[choice.model_fields["type"].default])
     defaults = {p.name: p.default for p in signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "reduce"}
     assert defaults == as_kwargs(choice())
 
 
 def test_what_each_method_needs() -> None:
-    needs = {name: set(CREDITS[name].needs) for name in ("ntf-keep", "sibling-value", "sibling-context")}
+    needs = {name: set(METHODS["credit"][name].needs) for name in ("ntf-keep", "sibling-value", "sibling-context")}
     assert needs == {"ntf-keep": {"logp", "entropy"}, "sibling-value": {"hidden"}, "sibling-context": set()}
 
 
@@ -116,10 +117,10 @@ def with_entropy(inputs: CreditInputs, mean: float) -> CreditInputs:
 def test_a_run_by_entropy() -> None:
     inputs, state, shares = made_up_inputs(1), {}, []
     for mean in (0.8, 0.9, 0.4, 0.3, 0.2, 0.05, 0.8):
-        outcome = CREDITS["ntf-keep"].assign(with_entropy(inputs, mean), state, keep=0.2)
+        outcome = CREDITS["ntf-keep"](with_entropy(inputs, mean), state, keep=0.2)
         state = json.loads(json.dumps(outcome.state))
         shares.append(state["keep"])
-        kept = CREDITS["ntf"].assign(inputs, {}, keep=shares[-1])
+        kept = CREDITS["ntf"](inputs, {}, keep=shares[-1])
         assert torch.equal(outcome.credit, kept.credit)
     assert shares == pytest.approx([0.2, 0.2, 0.2, 0.6, 1.0, 1.0, 0.2])
     assert state["initial_entropy"] == pytest.approx(0.8)
@@ -128,11 +129,11 @@ def test_a_run_by_entropy() -> None:
 def test_a_run_by_steps() -> None:
     inputs, state, shares = made_up_inputs(1), {}, []
     for _ in range(6):
-        outcome = CREDITS["ntf-keep"].assign(inputs, state, keep=0.2, anneal="steps", anneal_steps=4)
+        outcome = CREDITS["ntf-keep"](inputs, state, keep=0.2, anneal="steps", anneal_steps=4)
         state = json.loads(json.dumps(outcome.state))
         shares.append(state["keep"])
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
-    assert torch.equal(outcome.credit, CREDITS["uniform"].assign(inputs, {}).credit)
+    assert torch.equal(outcome.credit, CREDITS["uniform"](inputs, {}).credit)
 
 
 # --- the entropy of a softmax policy, by differences
@@ -188,9 +189,7 @@ def test_credit_leaves_the_entropy_of_a_softmax_policy_alone(orthogonal: str) ->
         entropy=-(logp.exp() * logp).sum(-1).view(6, 10),
         seed=0,
     )
-    plain, projected = (
-        CREDITS["ntf-keep"].assign(inputs, {}, keep=0.4, anneal="none", orthogonal=way).credit for way in ("none", orthogonal)
-    )
+    plain, projected = (CREDITS["ntf-keep"](inputs, {}, keep=0.4, anneal="none", orthogonal=way).credit for way in ("none", orthogonal))
     if orthogonal == "kept":
         negative = (inputs.advantage < 0)[:, None]
         assert torch.equal(projected.where(~negative, 0.0), plain.where(~negative, 0.0))

@@ -80,7 +80,7 @@ def naive_process(inputs: CreditInputs, *, dead_groups: str) -> list[list[float]
 def test_equals_the_naive_twin(dead_groups: str, dtype: torch.dtype) -> None:
     for seed in range(20):
         inputs = made_up_inputs(seed, dtype)
-        outcome = CREDITS["process"].assign(inputs, {"kept": 1}, dead_groups=dead_groups)
+        outcome = CREDITS["process"](inputs, {"kept": 1}, dead_groups=dead_groups)
         expected = torch.tensor(naive_process(inputs, dead_groups=dead_groups), dtype=torch.float64)
         torch.testing.assert_close(outcome.credit, expected.to(dtype), rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=1e-7)
         assert outcome.coefficient is None
@@ -89,13 +89,13 @@ def test_equals_the_naive_twin(dead_groups: str, dtype: torch.dtype) -> None:
 
 def test_dead_groups_are_skipped_unless_told_otherwise() -> None:
     inputs = made_up_inputs(2)
-    assert torch.equal(CREDITS["process"].assign(inputs, {}).credit, CREDITS["process"].assign(inputs, {}, dead_groups="skip").credit)
+    assert torch.equal(CREDITS["process"](inputs, {}).credit, CREDITS["process"](inputs, {}, dead_groups="skip").credit)
 
 
 def test_segments_sum_to_the_dr_grpo_advantage() -> None:
     for seed in range(20):
         inputs = made_up_inputs(seed)
-        credit = CREDITS["process"].assign(inputs, {}, dead_groups="branch").credit
+        credit = CREDITS["process"](inputs, {}, dead_groups="branch").credit
         advantage = dr_grpo_advantage(inputs.score, inputs.group)
         for row, score in enumerate(inputs.score.tolist()):
             if inputs.mask[row].any() and not math.isnan(score):
@@ -108,9 +108,7 @@ def test_without_values_every_token_receives_the_dr_grpo_advantage() -> None:
     inputs = inputs._replace(
         prefix_value=torch.full_like(inputs.prefix_value, NAN), advantage=dr_grpo_advantage(inputs.score, inputs.group)
     )
-    torch.testing.assert_close(
-        CREDITS["process"].assign(inputs, {}).credit, CREDITS["uniform"].assign(inputs, {}).credit, rtol=0, atol=1e-12
-    )
+    torch.testing.assert_close(CREDITS["process"](inputs, {}).credit, CREDITS["uniform"](inputs, {}).credit, rtol=0, atol=1e-12)
 
 
 def test_one_success_in_two_by_hand() -> None:
@@ -126,10 +124,10 @@ def test_one_success_in_two_by_hand() -> None:
         score=torch.tensor([1.0, 0.0], dtype=torch.float64),
         prefix_value=torch.tensor([[NAN, NAN, 0.25, 0.75], [NAN, 0.75, NAN, 0.5]], dtype=torch.float64),
     )
-    assert CREDITS["process"].assign(inputs, {}).credit.tolist() == [[-0.25, -0.25, 0.5, 0.25], [0.25, -0.75, -0.75, 0.0]]
+    assert CREDITS["process"](inputs, {}).credit.tolist() == [[-0.25, -0.25, 0.5, 0.25], [0.25, -0.75, -0.75, 0.0]]
 
 
 @pytest.mark.parametrize("missing", ["score", "prefix_value"])
 def test_what_is_missing_is_named(missing: str) -> None:
     with pytest.raises(ValueError, match=f"{missing} is missing"):
-        CREDITS["process"].assign(made_up_inputs(0)._replace(**{missing: None}), {})
+        CREDITS["process"](made_up_inputs(0)._replace(**{missing: None}), {})

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tokencredit.advantage.group import grpo_advantage
+from tokencredit.config.train import METHODS
 from tokencredit.rollout.revision import edit_distance, edited_tokens
 from tokencredit.shape import SHAPES, ShapeInputs, repair_bonus
 
@@ -41,11 +42,9 @@ def test_the_published_numbers_by_hand() -> None:
     """A failure repaired with every reference is worth 0.6 x 0.5 = 0.3, with one of two 0.15; a success gets nothing on top."""
     score, repaired = torch.tensor([0.0, 0.0, 0.0, 1.0]), torch.tensor([1.0, 0.5, 0.0, 1.0])
     assert repair_bonus(score, repaired).tolist() == pytest.approx([0.3, 0.15, 0.0, 0.0], rel=1e-14)
-    stage = SHAPES["ibpo"].adjust(
-        ShapeInputs(score, torch.full((4,), 9), 16, repaired=repaired), weight=0.6, repair_value=0.5, correct_above=0.5
-    )
+    stage = SHAPES["ibpo"](ShapeInputs(score, torch.full((4,), 9), 16, repaired=repaired), weight=0.6, repair_value=0.5, correct_above=0.5)
     assert torch.equal(stage, repair_bonus(score, repaired))
-    assert SHAPES["ibpo"].needs == {"revisions"}
+    assert METHODS["shape"]["ibpo"].needs.keys() == {"revisions"}
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, NAN, math.inf])
@@ -56,9 +55,7 @@ def test_a_share_that_is_none_is_refused(wrong: float) -> None:
 
 def test_revisions_missing() -> None:
     with pytest.raises(ValueError, match="repaired is missing"):
-        SHAPES["ibpo"].adjust(
-            ShapeInputs(torch.zeros(2), torch.ones(2, dtype=torch.long), 8), weight=0.6, repair_value=0.5, correct_above=0.5
-        )
+        SHAPES["ibpo"](ShapeInputs(torch.zeros(2), torch.ones(2, dtype=torch.long), 8), weight=0.6, repair_value=0.5, correct_above=0.5)
 
 
 def mixed_groups(seed: int) -> tuple[torch.Tensor, torch.Tensor]:

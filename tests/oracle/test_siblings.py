@@ -172,11 +172,11 @@ KERNELS: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
 def test_equals_the_naive_twin(name: str, likeness: Any, kernel: dict[str, Any], variant: dict[str, Any]) -> None:
     for seed in range(3):
         inputs = made_up_inputs(seed)
-        outcome = CREDITS[name].assign(inputs, {"kept": 1}, **(PLAIN | variant | kernel))
+        outcome = CREDITS[name](inputs, {"kept": 1}, **(PLAIN | variant | kernel))
         expected = torch.tensor(naive_credit(inputs, likeness, **(PLAIN | variant | kernel)), dtype=torch.float64)
         torch.testing.assert_close(outcome.credit, expected, rtol=1e-7, atol=1e-9)
         assert outcome.state == {"kept": 1}
-        assert not torch.allclose(outcome.credit, CREDITS["uniform"].assign(inputs, {}).credit)
+        assert not torch.allclose(outcome.credit, CREDITS["uniform"](inputs, {}).credit)
 
 
 @pytest.mark.parametrize("name", ["sibling-value", "sibling-context"])
@@ -184,7 +184,7 @@ def test_float32_is_float64_rounded(name: str) -> None:
     inputs = made_up_inputs(4)
     assert isinstance(inputs.hidden, torch.Tensor)
     halved = inputs._replace(advantage=inputs.advantage.float(), hidden=inputs.hidden.float())
-    wide, narrow = (CREDITS[name].assign(given, {}).credit for given in (inputs, halved))
+    wide, narrow = (CREDITS[name](given, {}).credit for given in (inputs, halved))
     assert narrow.dtype == torch.float32
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-3, atol=1e-4)
 
@@ -193,7 +193,7 @@ def test_a_source_of_features_is_read_like_padded_ones() -> None:
     inputs = made_up_inputs(5)
     assert isinstance(inputs.hidden, torch.Tensor)
     packed = inputs._replace(hidden=DeviceFeatures(inputs.hidden[inputs.mask], chunk=5))
-    assert torch.equal(CREDITS["sibling-value"].assign(packed, {}).credit, CREDITS["sibling-value"].assign(inputs, {}).credit)
+    assert torch.equal(CREDITS["sibling-value"](packed, {}).credit, CREDITS["sibling-value"](inputs, {}).credit)
 
 
 def test_a_wrong_digit_by_hand() -> None:
@@ -207,9 +207,9 @@ def test_a_wrong_digit_by_hand() -> None:
         entropy=torch.zeros(4, 3),
         seed=0,
     )
-    credit = CREDITS["sibling-context"].assign(inputs, {}, ngram=1, shrinkage=0.0, normalize=False).credit
+    credit = CREDITS["sibling-context"](inputs, {}, ngram=1, shrinkage=0.0, normalize=False).credit
     # Of the second token: the sibling with the same one has +-1, all three siblings have -+1/3.
     expected = torch.tensor([[0.0, 4 / 3, 0.0], [0.0, 4 / 3, 0.0], [0.0, -4 / 3, 0.0], [0.0, -4 / 3, 0.0]])
     torch.testing.assert_close(credit, expected)
-    scaled = CREDITS["sibling-context"].assign(inputs, {}, ngram=1, shrinkage=0.0).credit
+    scaled = CREDITS["sibling-context"](inputs, {}, ngram=1, shrinkage=0.0).credit
     torch.testing.assert_close(scaled, 9 / 4 * expected)

@@ -60,7 +60,7 @@ def credits_of(rollouts: Rollouts, tokens: torch.Tensor, kind: str) -> torch.Ten
         score=torch.tensor([1.0, 0.0] * (len(tokens) // 2)).double(),
         prefix_value=torch.full(tokens.shape, torch.nan).double().index_fill(1, torch.tensor([2, 5]), 0.25),
     )
-    return CREDITS[kind].assign(inputs, {}).credit
+    return CREDITS[kind](inputs, {}).credit
 
 
 @pytest.mark.parametrize("kind", ["uniform", "ntf", "forking", "one-sided", "ktae", "process"])

@@ -10,6 +10,7 @@ from pyarrow import parquet
 
 from engine.runs import run, small_config
 from fault.command import tokencredit
+from surface.methods import refused_by, sampling
 from tokencredit.analysis.offline import check_offline, credit_stored, credit_without_model, offline_config, offline_notes, why_a_model
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import resolve
@@ -25,7 +26,7 @@ from tokencredit.trainer.loop import step_once
 from tokencredit.trainer.step import PolicyTrainer
 from tokencredit.types import Credited
 
-SAMPLED = {"vineppo", "ibpo", "ibpo-mask", "remax"}
+SAMPLED = frozenset(sampling())
 SAMPLE_NOTHING = sorted(name for name in RECIPES if name not in SAMPLED)
 
 
@@ -117,8 +118,9 @@ def test_a_recipe_needs_a_model_exactly_when_it_reads_one(policy: Policy, some: 
 
 def test_which_recipes_need_a_model(some: StoredRollouts) -> None:
     needing = {name for name in SAMPLE_NOTHING if why_a_model(offline_config(some, [{"recipe": name}])) is not None}
-    ours = {"delta-symmetric", "delta-momentum", "sibling-value", "ntf-anneal", "ntf-orthogonal"}
-    assert needing == {"delta", "random-lambda", "forking-tokens", "ktae", "fade"} | ours
+    assert needing == refused_by("without a model").keys() - SAMPLED
+    assert {"delta", "forking-tokens", "ktae", "fade"} <= needing
+    assert not {"grpo", "ntf", "sibling-context"} & needing
 
 
 @pytest.mark.parametrize("recipe", sorted(SAMPLED))

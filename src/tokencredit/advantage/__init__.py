@@ -18,7 +18,6 @@ from tokencredit.advantage.group import (
     rloo_advantage,
 )
 from tokencredit.advantage.whitened import reinforce_pp_advantage, reinforce_pp_baseline_advantage
-from tokencredit.types import Evidence
 
 ADVANTAGES: dict[str, Advantage] = {
     "grpo": from_rewards(grpo_advantage),
@@ -35,9 +34,6 @@ ADVANTAGES: dict[str, Advantage] = {
     "c-rf": from_scores(c_rf_advantage),
     "remax": remax_stage,
 }
-
-NEEDS: dict[str, frozenset[Evidence]] = {"fade": frozenset({"entropy"}), "remax": frozenset({"greedy-scores"})}
-"""Advantages that need evidence beyond rewards, lengths and groups; the others need none."""
 
 GroupAdvantageKind = Literal["grpo", "dr-grpo", "rloo", "reinforce++", "reinforce++-baseline", "opo", "gpg", "pass-at-k"]
 
@@ -65,4 +61,4 @@ def group_advantage(
     return ADVANTAGES[kind](AdvantageInputs(reward, group, length), {}, preset=preset).advantage
 
 
-__all__ = ["ADVANTAGES", "NEEDS", "AdvantageInputs", "AdvantageOutcome", "group_advantage"]
+__all__ = ["ADVANTAGES", "AdvantageInputs", "AdvantageOutcome", "group_advantage"]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tokencredit.config import keeps_queries
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.resolve import overlay, resolve
 from tokencredit.config.train import Optimizer, TrainConfig
@@ -22,7 +21,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import choose_forward_mode
 from tokencredit.forward.padded import row_cost
 from tokencredit.optim.optimizer import make_optimizer
-from tokencredit.pipeline.build import MUST_SAMPLE, sampled_evidence
+from tokencredit.pipeline.build import sampled_evidence, why_needed
 from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, TokenCredit, scores_without_entropy
 from tokencredit.policy.lora import add_adapters
 from tokencredit.policy.policy import Policy
@@ -34,16 +33,6 @@ from tokencredit.tasks import Problem
 from tokencredit.trainer.step import StepState, update_policy
 from tokencredit.trainer.token_table import TokenLabels
 from tokencredit.types import Credited, Rollouts, TokenScores
-
-NEEDS_A_MODEL = {
-    ("credit", "delta"): "compares hidden states",
-    ("credit", "forking"): "goes by the entropy of every token",
-    ("credit", "ntf-keep"): "goes by the entropy of every token",
-    ("credit", "sibling-value"): "compares hidden states",
-    ("credit", "ktae"): "leaves out the end token, which only the model's folder names",
-    ("advantage", "fade"): "follows the mean entropy of the batch",
-}
-"""Choices that tokens, sampler log-probs and scores are not enough for."""
 
 
 class OfflineBatch(NamedTuple):
@@ -75,18 +64,20 @@ def offline_config(stored: StoredRollouts, layers: Sequence[Mapping[str, Any]]) 
         return resolve([{"optimizer": {"steps_per_batch": steps, "max_tokens": budget}}, asked, measured])
 
     chosen = fitted(1)
-    if chosen.shape.type == "overlong" and named is None and bool(rollouts.finished.all()):
+    if chosen.shape.reads_length_limit and named is None and bool(rollouts.finished.all()):
         if "shape" in asked:
-            raise ConfigError("shape 'overlong' goes by the length limit, but no response in the file was cut; set sampling.max_new_tokens")
+            raise ConfigError(
+                f"{chosen.shape.label} {chosen.shape.reads_length_limit}, but no response in the file was cut; set sampling.max_new_tokens"
+            )
         measured["shape"] = {"type": "none"}
-    parts = len(sizes) if keeps_queries(chosen.batching) else len(rollouts.prompts)
-    parts = int(sizes.max()) if chosen.batching.type == "stratified" else parts
+    parts = len(sizes) if chosen.batching.deals_prompts else len(rollouts.prompts)
+    parts = int(sizes.max()) if chosen.batching.spreads_prompts else parts
     return fitted(min(Optimizer().steps_per_batch, parts))
 
 
 def offline_notes(config: TrainConfig) -> tuple[str, ...]:
     """What `offline_config` left out of a recipe, in words."""
-    if RECIPES[config.recipe].recipe.shape.type != "overlong" or config.shape.type != "none":
+    if not RECIPES[config.recipe].recipe.shape.reads_length_limit or config.shape.changes_reward:
         return ()
     return (
         f"the overlong penalty of recipe {config.recipe!r} is left out: the length limit is not known where no response was cut; "
@@ -130,19 +121,22 @@ def credit_without_model(stored: StoredRollouts, config: TrainConfig) -> TokenCr
 
 def why_a_model(config: TrainConfig) -> str | None:
     """Why credit cannot be assigned without a model, or None."""
-    for (stage, kind), why in NEEDS_A_MODEL.items():
-        if getattr(config, stage).type == kind:
-            return f"{stage} {kind!r} {why}"
-    return "correction compares the model's log-probs with the sampler's" if config.correction.kind != "none" else None
+    for choice in (config.credit, config.advantage):
+        in_a_pass = [choice.needs[need] for need in ("hidden", "entropy") if need in choice.needs]
+        if (use := in_a_pass[0] if in_a_pass else choice.needs_model) is not None:
+            return f"{choice.label} {use}"
+    return "correction compares the model's log-probs with the sampler's" if config.correction.enabled else None
 
 
 def check_offline(config: TrainConfig, stored: StoredRollouts) -> None:
     """Refuse what a file of rollouts cannot give."""
     for need in sorted(sampled_evidence(config)):
-        raise ConfigError(f"recipe {config.recipe!r} {MUST_SAMPLE[need]}, so it cannot credit rollouts from a file; use it in training")
+        raise ConfigError(
+            f"recipe {config.recipe!r} {why_needed(config)[need]}, so it cannot credit rollouts from a file; use it in training"
+        )
     if config.kl.beta > 0:
         raise ConfigError(f"kl.beta is {config.kl.beta:g} but a rollout file comes without a reference policy; set kl.beta to 0")
-    if config.correction.kind != "none" and not stored.logp_known:
+    if config.correction.enabled and not stored.logp_known:
         raise ConfigError(
             f"correction.kind is {config.correction.kind!r} but the file has no logp of the sampler to correct for; use 'none'"
         )

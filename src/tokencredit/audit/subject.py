@@ -55,7 +55,7 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
 
 def _without_head(recipe: Recipe) -> Recipe:
     """A scene has hidden states but no LM head, so DelTA's other proxies are audited as `row`."""
-    if getattr(recipe.credit, "proxy", "row") == "row":
+    if not recipe.credit.needs_head:
         return recipe
     return recipe.model_copy(update={"credit": recipe.credit.model_copy(update={"proxy": "row"})})
 

@@ -17,6 +17,8 @@ PLANNERS: dict[str, Planner] = {
     "reward-balanced": plan_reward_balanced,
     "stratified": plan_stratified,
 }
+KNOBS = {"reward-balanced": ("method", "keep_queries", "mass")}
+"""Keywords of `make_plan` that a planner reads beyond its inputs."""
 
 
 def _integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
@@ -72,7 +74,8 @@ def make_plan(
     if optimizer_steps < 1:
         raise ValueError(f"optimizer_steps is {optimizer_steps}; it must be at least 1")
     inputs = PlanInputs(lengths, group, advantages, optimizer_steps, seed)
-    knobs = {"method": method, "keep_queries": keep_queries, "mass": mass} if kind == "reward-balanced" else {}
+    given = {"method": method, "keep_queries": keep_queries, "mass": mass}
+    knobs = {name: given[name] for name in KNOBS.get(kind, ())}
     steps = []
     for rows, scale in PLANNERS[kind](inputs, **knobs):
         micro_batches = cut_micro_batches(rows, costs, max_tokens=max_tokens, packed=packed)

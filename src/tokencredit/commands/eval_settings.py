@@ -17,7 +17,7 @@ from tokencredit.config import CountOrZero, Frozen
 from tokencredit.config.messages import as_config_error, shortened
 from tokencredit.config.resolve import overlay, read_toml, resolve
 from tokencredit.config.syntax import read_table, with_task_fields, with_task_flags
-from tokencredit.config.task import StepsTask, TaskChoice
+from tokencredit.config.task import OwnTask, StepsTask, TaskChoice
 from tokencredit.config.train import CHOICES, Prompt, Sampling, TrainConfig
 from tokencredit.errors import ConfigError
 
@@ -188,5 +188,5 @@ def stored_layer(name: str, task: str | None = None) -> dict[str, Any]:
 
 def refuse_custom_task(name: str, config: TrainConfig, *, instead: str) -> None:
     """Raise ConfigError for a custom task: it is a program, and naming a run folder does not permit running it."""
-    if config.task.type == "own":
+    if isinstance(config.task, OwnTask):
         raise ConfigError(f"run {name} has a custom task, which runs code, {shortened(config.task.path)}; {instead}")

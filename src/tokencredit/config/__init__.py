@@ -1,7 +1,6 @@
 """The choices at each stage, one frozen class each, and the recipe that holds one of every stage. Imports no torch."""
 
 from tokencredit.config.advantage import (
-    WITHOUT_SIBLINGS,
     AsymAdvantage,
     CrfAdvantage,
     DrGrpoAdvantage,
@@ -22,7 +21,6 @@ from tokencredit.config.batching import (
     RewardBalancedBatching,
     ShuffledBatching,
     StratifiedBatching,
-    keeps_queries,
 )
 from tokencredit.config.credit import (
     DeltaCredit,
@@ -54,7 +52,6 @@ from tokencredit.config.recipe import Recipe
 from tokencredit.config.shape import Correction, IbpoShape, Kl, NoShape, OverlongShape
 
 __all__ = [
-    "WITHOUT_SIBLINGS",
     "AsymAdvantage",
     "CispoObjective",
     "ClipCovObjective",
@@ -108,6 +105,5 @@ __all__ = [
     "StratifiedBatching",
     "UniformCredit",
     "as_kwargs",
-    "keeps_queries",
     "origin_of",
 ]

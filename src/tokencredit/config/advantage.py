@@ -1,6 +1,6 @@
-"""Choices of the advantage: one number per response."""
+"""Methods of the advantage stage: one number per response."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,26 @@ from tokencredit.config.base import CODE, NOTE, OURS, MethodConfig, NonNegative,
 Preset = Annotated[Literal["tokencredit", "trl", "verl"], OURS]
 
 
-class GrpoAdvantage(MethodConfig):
+class AdvantageBase(MethodConfig):
+    stage = "advantage"
+    never_negative: ClassVar[bool] = False
+    credits_single_outcome: ClassVar[bool] = False
+    """A batch whose responses all have the same outcome receives credit."""
+
+    @property
+    def compares_siblings(self) -> str | None:
+        return "compares siblings"
+
+
+class AdvantageWithoutGroups(AdvantageBase):
+    """Compares over the batch or with the greedy response, so a prompt may have a single response."""
+
+    @property
+    def compares_siblings(self) -> None:
+        return None
+
+
+class GrpoAdvantage(AdvantageBase):
     """Group-centred reward over the group's standard deviation."""
 
     formula = "A_i = (R_i - mean_g) / (std_g + epsilon)"
@@ -21,7 +40,7 @@ class GrpoAdvantage(MethodConfig):
     """Added to the standard deviation; default the preset's."""
 
 
-class DrGrpoAdvantage(MethodConfig):
+class DrGrpoAdvantage(AdvantageBase):
     """Group-centred reward."""
 
     formula = "A_i = R_i - mean_g"
@@ -31,7 +50,7 @@ class DrGrpoAdvantage(MethodConfig):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class RlooAdvantage(MethodConfig):
+class RlooAdvantage(AdvantageBase):
     """Reward minus the mean of the siblings."""
 
     formula = "A_i = R_i - mean of the other responses = G/(G-1) (R_i - mean_g)"
@@ -41,7 +60,7 @@ class RlooAdvantage(MethodConfig):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class ReinforcePlusPlusAdvantage(MethodConfig):
+class ReinforcePlusPlusAdvantage(AdvantageWithoutGroups):
     """REINFORCE++: rewards whitened over the batch, no groups."""
 
     formula = "A_i = (R_i - m) / sqrt(v + epsilon),  m and v (n - 1) of R over all tokens of the batch (over responses: over all responses)"
@@ -59,7 +78,7 @@ class ReinforcePlusPlusAdvantage(MethodConfig):
     """Added to the variance."""
 
 
-class ReinforcePlusPlusBaselineAdvantage(MethodConfig):
+class ReinforcePlusPlusBaselineAdvantage(AdvantageBase):
     """REINFORCE++-baseline: group-centred rewards, whitened over the batch's tokens."""
 
     formula = "A_i = (d_i - m) / sqrt(v + epsilon),  d_i = R_i - mean_g,  m and v (n - 1) of d over all tokens of the batch"
@@ -72,7 +91,7 @@ class ReinforcePlusPlusBaselineAdvantage(MethodConfig):
     """Added to the variance."""
 
 
-class OpoAdvantage(MethodConfig):
+class OpoAdvantage(AdvantageBase):
     """OPO: reward minus the length-weighted group mean."""
 
     formula = "A_i = R_i - sum_j T_j R_j / sum_j T_j  over the group"
@@ -83,7 +102,7 @@ class OpoAdvantage(MethodConfig):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class GpgAdvantage(MethodConfig):
+class GpgAdvantage(AdvantageBase):
     """GPG: group-centred reward, scaled up when few responses are rewarded."""
 
     formula = "A_i = (B / number of responses with a reward other than 0) (R_i - mean_g),  B graded responses in the batch"
@@ -93,11 +112,12 @@ class GpgAdvantage(MethodConfig):
     """Whose numerics: groups of one, ungraded responses."""
 
 
-class PassAtKAdvantage(MethodConfig):
+class PassAtKAdvantage(AdvantageBase):
     """Pass@k policy optimisation: only the best response of a group is credited."""
 
     formula = "A_best = R_best - R_second (/ (std_g + epsilon) with normalize), every other response 0"
     caveats = ("never negative: nothing can cancel", "a group with two equally good best responses gives nothing")
+    never_negative = True
 
     type: Literal["pass-at-k"] = "pass-at-k"
     preset: Preset = "tokencredit"
@@ -108,7 +128,7 @@ class PassAtKAdvantage(MethodConfig):
     """Added to the standard deviation; default the preset's."""
 
 
-class FadeAdvantage(MethodConfig):
+class FadeAdvantage(AdvantageBase):
     """FADE: focus on hard prompts while they are hard, and push failures more when entropy is low."""
 
     formula = (
@@ -123,6 +143,7 @@ class FadeAdvantage(MethodConfig):
         "delta below 1 leaves the group's advantages uncentred: shared tokens then no longer cancel",
         "with filter_groups the solve rate is that of mixed groups only",
     )
+    needs = {"entropy": "follows the mean entropy of the batch"}
 
     type: Literal["fade"] = "fade"
     alpha_max: Annotated[float, Field(ge=1, allow_inf_nan=False), NOTE] = 3.0
@@ -136,8 +157,12 @@ class FadeAdvantage(MethodConfig):
     initial_solve_rate: Annotated[PositiveShare, NOTE] = 0.5
     """Where the running solve rate starts."""
 
+    @property
+    def keeps_state(self) -> str:
+        return "remembers running means of solve rate and entropy"
 
-class PowerAdvantage(MethodConfig):
+
+class PowerAdvantage(AdvantageBase):
     """FADE's static difficulty probe: prompts solved rarely weigh more."""
 
     formula = "A_i = C (1 - mean_g)^(alpha - 1) (R_i - mean_g), divided by delta where R_i < mean_g;  mass C p (1-p)^alpha"
@@ -152,7 +177,7 @@ class PowerAdvantage(MethodConfig):
     """The constant C."""
 
 
-class AsymAdvantage(MethodConfig):
+class AsymAdvantage(AdvantageBase):
     """FADE's static sign probe: failures weigh 1/delta."""
 
     formula = "A_i = R_i - mean_g, divided by delta where R_i < mean_g"
@@ -163,7 +188,7 @@ class AsymAdvantage(MethodConfig):
     """Below 1 failures weigh more, above 1 less."""
 
 
-class CrfAdvantage(MethodConfig):
+class CrfAdvantage(AdvantageWithoutGroups):
     """C-RF: +1 or -1 by outcome, the two sides of the batch weighing the same. Needs no groups."""
 
     formula = "A_i = +B/(2 B+) where score_i > threshold, -B/(2 B-) elsewhere (+1 or -1 where one side is missing);  B graded responses"
@@ -171,13 +196,15 @@ class CrfAdvantage(MethodConfig):
         "reading: sides are counted over the whole batch of rollouts, not per optimizer step",
         "not centred in a group: opposing signals of one prompt need not cancel",
     )
+    reads_score = "goes by the verifier's score"
+    credits_single_outcome = True
 
     type: Literal["c-rf"] = "c-rf"
     threshold: Annotated[Number, NOTE] = 0.0
     """A score above this is a success."""
 
 
-class RemaxAdvantage(MethodConfig):
+class RemaxAdvantage(AdvantageWithoutGroups):
     """ReMax: reward minus that of the policy's greedy response."""
 
     formula = "A_i = R_i - score of the greedy response to the same prompt"
@@ -186,6 +213,7 @@ class RemaxAdvantage(MethodConfig):
         "not centred in a group: opposing signals of one prompt need not cancel",
         "the baseline is the verifier's score: no shaping is applied to the greedy response",
     )
+    needs = {"greedy-scores": "compares with the policy's greedy response"}
 
     type: Literal["remax"] = "remax"
 
@@ -205,6 +233,3 @@ AdvantageChoice = (
     | CrfAdvantage
     | RemaxAdvantage
 )
-
-WITHOUT_SIBLINGS = frozenset({"reinforce++", "c-rf", "remax"})
-"""Advantages that compare over the batch or with the greedy response, so that a prompt may have one response."""

@@ -1,9 +1,16 @@
-"""What every choice is made of: a frozen record whose fields say where their defaults come from."""
+"""The base of every config class: a frozen record whose fields name the origin of their defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from tokencredit.types import Evidence
+else:
+    # The command line reads annotations at run time, when types would load torch.
+    Evidence = str
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -23,7 +30,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class OnlyWhen:
-    """A number that is read only under another choice; set without it, it would do nothing and is refused."""
+    """A field that is read only for certain values of another field. Setting it otherwise has no effect and is refused."""
 
     field: str
     values: tuple[str, ...]
@@ -43,7 +50,7 @@ class Frozen(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_in_words(cls, fields: Any) -> Any:
-        """TOML has no null: there "none" unsets a field that may be unset."""
+        """TOML has no null: "none" unsets an optional field."""
         if not isinstance(fields, dict):
             return fields
         unset = {name for name, field in cls.model_fields.items() if field.default is None}
@@ -60,19 +67,53 @@ class Frozen(BaseModel):
 
 
 class MethodConfig(Frozen):
-    """One method at one stage: its type, its numbers, its formula, and what to know before using it."""
+    """One method at one stage: its type, its numbers, its formula, its properties, and what to know before using it.
 
+    Engines, pairing rules, refusals and the tables of the docs read these properties; no other place repeats them. A property that is a
+    text completes the sentence "credit 'delta' ...", and every refusal quotes it.
+    """
+
+    stage: ClassVar[str]
     formula: ClassVar[str]
     caveats: ClassVar[tuple[str, ...]] = ()
     sampling_fields: ClassVar[tuple[str, ...]] = ()
-    """Numbers that steer how the choice's evidence is sampled: for the engine, not for the mathematics."""
+    """Fields that control how evidence is sampled. The engine reads them; the method's function does not."""
+    needs: ClassVar[Mapping[Evidence, str]] = {}
+    """Evidence that the method reads beyond tokens, rewards and groups -> what the method does with it."""
+    needs_model: ClassVar[str | None] = None
+    """What the method reads that only a model's folder holds."""
+    reads_score: ClassVar[str | None] = None
+    """How the method uses the verifier's score instead of the shaped reward."""
+
+    @property
+    def label(self) -> str:
+        """Stage and type, as in "credit 'delta'"."""
+        return f"{self.stage} {type(self).model_fields['type'].default!r}"
+
+    @property
+    def compares_siblings(self) -> str | None:
+        """How the method compares responses to one prompt; None: a prompt may have a single response."""
+        return None
+
+    @property
+    def needs_negative_side(self) -> str | None:
+        """What the method lacks where no advantage is negative."""
+        return None
+
+    @property
+    def keeps_state(self) -> str | None:
+        """What the method remembers from step to step."""
+        return None
+
+
+REVISIONS: Mapping[Evidence, str] = {"revisions": "asks the policy to revise failed responses"}
 
 
 def origin_of(choice: type[Frozen], field: str) -> str:
-    """Where the default of a field comes from, in words."""
+    """The origin of a field's default, as text."""
     return next((part.said for part in choice.model_fields[field].metadata if isinstance(part, Origin)), OURS.said)
 
 
 def as_kwargs(choice: Frozen, *without: str) -> dict[str, Any]:
-    """The numbers of a choice as keyword arguments for the function it names."""
+    """The fields of a method as keyword arguments of its function."""
     return choice.model_dump(exclude={"type", *without})

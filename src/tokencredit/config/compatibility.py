@@ -1,4 +1,4 @@
-"""Pairings that can be written down but make no sense: one rule each, with the reason."""
+"""Combinations of methods that are refused: one rule each, which reads the properties that the methods declare."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tokencredit.config.advantage import AdvantageChoice
 from tokencredit.config.batching import BatchingChoice
 from tokencredit.config.credit import CreditChoice
-from tokencredit.config.objective import GmpoObjective, GspoObjective, ObjectiveChoice
+from tokencredit.config.objective import ObjectiveChoice
 from tokencredit.config.shape import Correction, Kl, ShapeChoice
 
 
@@ -20,16 +20,16 @@ class Stages(NamedTuple):
     correction: Correction
 
 
-def _sequence_form_averages(stages: Stages) -> str | None:
-    objective, credit = stages.objective, stages.credit
-    if not isinstance(objective, GspoObjective | GmpoObjective) or objective.form != "sequence":
+def _one_ratio_averages_tokens(stages: Stages) -> str | None:
+    credit, correction = stages.credit, stages.correction
+    if not stages.objective.one_ratio_per_response:
         return None
     if credit.differs_within_response:
         return (
-            f"objective.form is 'sequence' but credit {credit.type!r} differs between tokens: one ratio per response averages it away; "
+            f"objective.form is 'sequence' but {credit.label} differs between tokens: one ratio per response averages it away; "
             "use objective.form 'token'"
         )
-    if stages.correction.kind != "none" and stages.correction.level == "token":
+    if correction.enabled and correction.level == "token":
         return (
             "objective.form is 'sequence' but correction.level 'token' weighs tokens: one ratio per response averages the weights away; "
             "use objective.form 'token' or correction.level 'sequence'"
@@ -37,82 +37,69 @@ def _sequence_form_averages(stages: Stages) -> str | None:
     return None
 
 
-def _dfpo_needs_one_divisor(stages: Stages) -> str | None:
-    if stages.objective.type == "dfpo" and stages.objective.aggregation == "sequence-mean":
-        return (
-            "objective.aggregation is 'sequence-mean' but dfpo cancels only with one length divisor for the group; "
-            "use 'token-mean' or 'constant' (objective.fold_length folds 1/T_i into the weight)"
-        )
-    return None
-
-
-def _mask_needs_revisions(stages: Stages) -> str | None:
-    if stages.credit.type == "edit-mask" and stages.shape.type != "ibpo":
-        return "credit 'edit-mask' needs shape.type 'ibpo', which samples the revisions (shape.weight 0 leaves the reward alone)"
-    return None
-
-
-def _process_reads_no_advantage(stages: Stages) -> str | None:
-    if stages.credit.type == "process" and stages.advantage.type != "dr-grpo":
-        return (
-            f"credit 'process' is made of values and never reads advantage {stages.advantage.type!r}; "
-            "use advantage.type 'dr-grpo', which a response's credit then sums to"
-        )
-    return None
-
-
-def _process_reads_no_shaped_reward(stages: Stages) -> str | None:
-    if stages.credit.type != "process":
+def _objective_needs_one_divisor(stages: Stages) -> str | None:
+    objective = stages.objective
+    if objective.needs_one_divisor is None or objective.aggregation != "sequence-mean":
         return None
-    if stages.shape.type != "none":
-        return (
-            f"credit 'process' values prefixes by the verifier's score, which shape {stages.shape.type!r} would not enter; "
-            "use shape.type 'none'"
-        )
-    if stages.kl.beta > 0 and stages.kl.place == "reward":
-        return "credit 'process' values prefixes by the verifier's score, which kl.place 'reward' would not enter; use kl.place 'loss'"
+    return (
+        f"objective.aggregation is 'sequence-mean' but {objective.label} {objective.needs_one_divisor}; "
+        "use 'token-mean' or 'constant' (objective.fold_length folds 1/T_i into the weight)"
+    )
+
+
+def _credit_needs_revisions(stages: Stages) -> str | None:
+    if "revisions" not in stages.credit.needs or "revisions" in stages.shape.needs:
+        return None
+    return f"{stages.credit.label} needs shape.type 'ibpo', which samples the revisions (shape.weight 0 leaves the reward alone)"
+
+
+def _credit_replaces_the_advantage(stages: Stages) -> str | None:
+    credit, advantage = stages.credit, stages.advantage
+    if credit.sums_to is None or advantage.type == credit.sums_to:
+        return None
+    return (
+        f"{credit.label} is made of values and never reads {advantage.label}; "
+        f"use advantage.type {credit.sums_to!r}, which a response's credit then sums to"
+    )
+
+
+def _score_is_never_shaped(stages: Stages) -> str | None:
+    for choice in (stages.credit, stages.advantage):
+        if choice.reads_score is None:
+            continue
+        if stages.shape.changes_reward:
+            return f"{choice.label} {choice.reads_score}, which {stages.shape.label} would not enter; use shape.type 'none'"
+        if stages.kl.beta > 0 and stages.kl.place == "reward":
+            return f"{choice.label} {choice.reads_score}, which kl.place 'reward' would not enter; use kl.place 'loss'"
     return None
 
 
-def _c_rf_reads_no_shaped_reward(stages: Stages) -> str | None:
-    if stages.advantage.type != "c-rf":
+def _negative_side_is_missing(stages: Stages) -> str | None:
+    if not stages.advantage.never_negative:
         return None
-    if stages.shape.type != "none":
-        return f"advantage 'c-rf' goes by the verifier's score, which shape {stages.shape.type!r} would not enter; use shape.type 'none'"
-    if stages.kl.beta > 0 and stages.kl.place == "reward":
-        return "advantage 'c-rf' goes by the verifier's score, which kl.place 'reward' would not enter; use kl.place 'loss'"
-    return None
-
-
-def _pass_at_k_has_no_other_side(stages: Stages) -> str | None:
-    if stages.advantage.type != "pass-at-k":
-        return None
-    credit, batching = stages.credit, stages.batching
-    if credit.type in ("delta", "ntf", "ntf-keep") or (credit.type == "one-sided" and credit.side == "negative"):
-        return f"advantage 'pass-at-k' is never negative, so credit {credit.type!r} has no negative side to work on"
-    if batching.type == "reward-balanced":
-        return "advantage 'pass-at-k' is never negative, so batching 'reward-balanced' has nothing to balance"
+    for choice in (stages.credit, stages.batching):
+        if (lack := choice.needs_negative_side) is not None:
+            return f"{stages.advantage.label} is never negative, so {choice.label} {lack}"
     return None
 
 
 def _kept_divisor_needs_a_token_mean(stages: Stages) -> str | None:
-    credit, objective = stages.credit, stages.objective
-    if credit.type == "forking" and credit.divisor == "kept" and objective.aggregation != "token-mean":
-        return (
-            f"credit.divisor 'kept' averages over the kept tokens, but objective.aggregation {objective.aggregation!r} is no mean over "
-            "tokens; use 'token-mean' or credit.divisor 'all'"
-        )
-    return None
+    objective = stages.objective
+    if not stages.credit.averages_over_kept_tokens or objective.aggregation == "token-mean":
+        return None
+    return (
+        f"credit.divisor 'kept' averages over the kept tokens, but objective.aggregation {objective.aggregation!r} is no mean over "
+        "tokens; use 'token-mean' or credit.divisor 'all'"
+    )
 
 
 RULES: tuple[Callable[[Stages], str | None], ...] = (
-    _sequence_form_averages,
-    _dfpo_needs_one_divisor,
-    _mask_needs_revisions,
-    _process_reads_no_advantage,
-    _process_reads_no_shaped_reward,
-    _c_rf_reads_no_shaped_reward,
-    _pass_at_k_has_no_other_side,
+    _one_ratio_averages_tokens,
+    _objective_needs_one_divisor,
+    _credit_needs_revisions,
+    _credit_replaces_the_advantage,
+    _score_is_never_shaped,
+    _negative_side_is_missing,
     _kept_divisor_needs_a_token_mean,
 )
 

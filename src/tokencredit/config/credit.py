@@ -1,4 +1,4 @@
-"""Choices of the credit: one number per token."""
+"""Methods of the credit stage: one number per token."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -10,6 +10,7 @@ from tokencredit.config.base import (
     PAPER,
     PAPER_AND_CODE,
     READING,
+    REVISIONS,
     Count,
     CountOrZero,
     MethodConfig,
@@ -24,21 +25,47 @@ from tokencredit.config.base import (
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
-class CreditChoiceBase(MethodConfig):
+class CreditBase(MethodConfig):
+    stage = "credit"
     differs_within_response: ClassVar[bool] = True
-    """False: every token of a response receives the same."""
+    """False: every token of a response receives the same credit."""
+    sees_one_response: ClassVar[bool] = False
+    """One response's advantage and log-probs determine its credit, so a function hook can compute it."""
+    sums_to: ClassVar[str | None] = None
+    """The method never reads the advantage; a response's credit sums to this one."""
+
+    @property
+    def needs_head(self) -> bool:
+        """The method reads the LM-head weight."""
+        return False
+
+    @property
+    def needs_step_marks(self) -> bool:
+        """The task must mark where reasoning steps begin."""
+        return False
+
+    @property
+    def imitates_ranks(self) -> str | None:
+        """How the method imitates the ranks of a distributed trainer, and the setting that does not."""
+        return None
+
+    @property
+    def averages_over_kept_tokens(self) -> bool:
+        """The method scales credit so that a mean over all tokens is a mean over the credited ones."""
+        return False
 
 
-class UniformCredit(CreditChoiceBase):
+class UniformCredit(CreditBase):
     """Every token receives the response's advantage."""
 
     formula = "a_it = A_i"
     differs_within_response = False
+    sees_one_response = True
 
     type: Literal["uniform"] = "uniform"
 
 
-class DeltaCredit(CreditChoiceBase):
+class DeltaCredit(CreditBase):
     """DelTA: weigh a token by how much nearer its gradient is to its own side's centroid."""
 
     formula = (
@@ -50,6 +77,7 @@ class DeltaCredit(CreditChoiceBase):
         "published numbers were obtained with statistics per data-parallel shard (scope shard)",
         "coefficients differ by side, so shared tokens of a group no longer cancel exactly",
     )
+    needs = {"logp": "weighs a token's hidden state by 1 - p", "hidden": "compares hidden states"}
 
     type: Literal["delta"] = "delta"
     lam_min: Annotated[NonNegative, PAPER_AND_CODE] = 0.8
@@ -83,6 +111,32 @@ class DeltaCredit(CreditChoiceBase):
     momentum: Annotated[ShareBelowOne, OURS, OnlyWhen("score", ("contrast",))] = 0.0
     """Share of past steps in the direction between the centroids; 0 forgets them (ours)."""
 
+    @property
+    def compares_siblings(self) -> str | None:
+        return "tells the sides of a group apart (credit.scope 'group')" if self.scope == "group" else None
+
+    @property
+    def needs_negative_side(self) -> str:
+        return "has no negative side to work on"
+
+    @property
+    def keeps_state(self) -> str | None:
+        if self.temperature == "first-batch":
+            return "remembers the first batch's temperature (credit.temperature 'first-batch'; 'adaptive' does not)"
+        if self.momentum:
+            return "remembers the direction between the centroids (credit.momentum; 0 does not)"
+        return None
+
+    @property
+    def needs_head(self) -> bool:
+        return self.proxy != "row"
+
+    @property
+    def imitates_ranks(self) -> str | None:
+        if self.scope != "shard":
+            return None
+        return "credit.scope 'shard' imitates ranks by cutting the rows of one process; use 'batch' or 'group'"
+
     @model_validator(mode="after")
     def _ordered(self) -> "DeltaCredit":
         if self.lam_min > self.lam_max:
@@ -94,7 +148,7 @@ class DeltaCredit(CreditChoiceBase):
         return self
 
 
-class NtfCredit(CreditChoiceBase):
+class NtfCredit(CreditBase):
     """Negative token filtering: of a response with negative advantage only the least probable tokens are penalised."""
 
     formula = "a_it = A_i [A_i >= 0 or t among the ceil(keep x T_i) least probable tokens of i];  divisors count every token"
@@ -103,13 +157,19 @@ class NtfCredit(CreditChoiceBase):
         "reading: ranked by the log-probs of the scoring pass, ties by position, rounded up",
         "shared tokens are penalised less than they are rewarded, so they do not cancel",
     )
+    needs = {"logp": "ranks a response's tokens by probability"}
+    sees_one_response = True
 
     type: Literal["ntf"] = "ntf"
     keep: Annotated[PositiveShare, Origin("a paper-aligned reproduction")] = 0.1
     """Share of a negative response's tokens that keep their credit."""
 
+    @property
+    def needs_negative_side(self) -> str:
+        return "has no negative side to work on"
 
-class NtfKeepCredit(CreditChoiceBase):
+
+class NtfKeepCredit(CreditBase):
     """Negative token filtering that keeps exploration: the filter fades as entropy falls, or its pull on entropy is taken out."""
 
     formula = (
@@ -122,6 +182,7 @@ class NtfKeepCredit(CreditChoiceBase):
         "E[f | H] is estimated from the batch's tokens of like entropy",
         "the entropy of the first batch is the one that the floor is a share of",
     )
+    needs = {"logp": "ranks a response's tokens by probability", "entropy": "goes by the entropy of the batch's tokens"}
 
     type: Literal["ntf-keep"] = "ntf-keep"
     keep: Annotated[PositiveShare, OURS] = 0.3
@@ -133,18 +194,32 @@ class NtfKeepCredit(CreditChoiceBase):
     anneal_steps: Annotated[Count, OURS, OnlyWhen("anneal", ("steps",))] = 50
     """Steps over which the share grows from keep to 1."""
     orthogonal: Annotated[Literal["none", "kept", "all"], OURS] = "none"
-    """Whose credit is made orthogonal to the entropy slopes: nobody's, the kept negative tokens', or that of all credited tokens."""
+    """Which tokens' credit is made orthogonal to the entropy slopes: none, the kept negative tokens, or all credited tokens."""
+
+    @property
+    def needs_negative_side(self) -> str:
+        return "has no negative side to work on"
+
+    @property
+    def keeps_state(self) -> str | None:
+        remembered = {"entropy": "the first batch's entropy", "steps": "the number of steps"}.get(self.anneal)
+        return None if remembered is None else f"remembers {remembered}"
 
 
-class SiblingCreditBase(CreditChoiceBase):
+class SiblingCreditBase(CreditBase):
     after: Annotated[Literal["token", "next"], OURS] = "token"
-    """The value after a token: of siblings who wrote it at a like place, or of the next place and at the end the own advantage."""
+    """The value after a token: the mean over siblings that wrote the same token at a similar position, or the value at the next position
+    (at the last token, the response's own advantage)."""
     position_width: Annotated[Positive | None, OURS] = None
-    """Places further apart than about this share of the group's longest response are no neighbours; none: wherever they are."""
+    """Positions further apart than about this share of the group's longest response are not compared; none: no limit."""
     shrinkage: Annotated[NonNegative, OURS] = 1.0
     """Weight of the uncertainty that draws a token's credit back to its response's advantage; 0 trusts every value."""
     normalize: Annotated[bool, OURS] = True
     """Scale the batch's credit so that its mean size is that of uniform credit."""
+
+    @property
+    def compares_siblings(self) -> str:
+        return "values tokens by siblings"
 
 
 _SIBLING_FORMULA = (
@@ -163,6 +238,7 @@ class SiblingValueCredit(SiblingCreditBase):
 
     formula = f"{_SIBLING_FORMULA};  w_itj = max_s exp(-|h_it - h_js|^2 / (2 (width x median)^2))"
     caveats = (*_SIBLING_CAVEATS, "hidden states also tell where in the response a token stands, and how it is laid out")
+    needs = {"hidden": "compares hidden states"}
 
     type: Literal["sibling-value"] = "sibling-value"
     metric: Annotated[Literal["euclid", "cosine"], OURS] = "euclid"
@@ -179,16 +255,21 @@ class SiblingContextCredit(SiblingCreditBase):
 
     type: Literal["sibling-context"] = "sibling-context"
     ngram: Annotated[Count, OURS] = 3
-    """Tokens before a place that are compared; before the first is the prompt, the same for all siblings."""
+    """Number of preceding tokens that are compared; the prompt, which all siblings share, precedes the first token."""
     backoff: Annotated[Share, OURS] = 0.25
-    """Weight of a match one token shorter; 0 takes whole matches only."""
+    """Weight of a match that is one token shorter; 0 counts full matches only."""
+
+    @property
+    def compares_siblings(self) -> str:
+        return "compares the token ids of siblings"
 
 
-class ForkingCredit(CreditChoiceBase):
+class ForkingCredit(CreditBase):
     """80/20 forking tokens: credit for the tokens of highest entropy only."""
 
     formula = "a_it = A_i [t among the ceil(keep x N) tokens of highest entropy in the batch]"
     caveats = ("reading: ranked over the batch of rollouts, ties by position",)
+    needs = {"entropy": "ranks the batch's tokens by entropy"}
 
     type: Literal["forking"] = "forking"
     keep: Annotated[PositiveShare, PAPER] = 0.2
@@ -196,8 +277,12 @@ class ForkingCredit(CreditChoiceBase):
     divisor: Annotated[Literal["all", "kept"], Origin("general knowledge of the paper's formula")] = "all"
     """Losses are averaged over all tokens, or over the kept ones (coefficient N / kept)."""
 
+    @property
+    def averages_over_kept_tokens(self) -> bool:
+        return self.divisor == "kept"
 
-class KtaeCredit(CreditChoiceBase):
+
+class KtaeCredit(CreditBase):
     """KTAE: add to the advantage how strongly a token's presence goes with success among the siblings."""
 
     formula = (
@@ -208,6 +293,7 @@ class KtaeCredit(CreditChoiceBase):
         "may credit tokens of a response whose advantage is 0; nothing in a group that is all right or all wrong",
         "the end token is left out",
     )
+    needs_model = "leaves out the end token, which only the model's folder names"
 
     type: Literal["ktae"] = "ktae"
     fisher_weight: Annotated[NonNegative, CODE] = 1.0
@@ -223,6 +309,10 @@ class KtaeCredit(CreditChoiceBase):
     correct_above: Annotated[Share, Origin("reading; public code: a reward above 0")] = 0.5
     """A score above this is a success."""
 
+    @property
+    def compares_siblings(self) -> str:
+        return "compares the token ids of siblings"
+
     @model_validator(mode="after")
     def _weighted(self) -> "KtaeCredit":
         if self.fisher_weight + self.gain_weight == 0:
@@ -230,19 +320,24 @@ class KtaeCredit(CreditChoiceBase):
         return self
 
 
-class OneSidedCredit(CreditChoiceBase):
+class OneSidedCredit(CreditBase):
     """Only one side of the comparison is credited."""
 
     formula = "a_it = max(A_i, 0)  (side positive)  or  min(A_i, 0)  (side negative)"
     caveats = ("what right and wrong responses share no longer cancels",)
     differs_within_response = False
+    sees_one_response = True
 
     type: Literal["one-sided"] = "one-sided"
     side: Annotated[Literal["positive", "negative"], OURS] = "positive"
     """Which responses keep their credit."""
 
+    @property
+    def needs_negative_side(self) -> str | None:
+        return "has no negative side to work on" if self.side == "negative" else None
 
-class EditMaskCredit(CreditChoiceBase):
+
+class EditMaskCredit(CreditBase):
     """IBPO's mask: a repaired failure is credited only where the repair edited it."""
 
     formula = "a_it = A_i [i was not repaired, or t changed under the Levenshtein alignment of i with its successful revision]"
@@ -251,13 +346,14 @@ class EditMaskCredit(CreditChoiceBase):
         "reading: an insertion marks the token right after it (the last token at the end)",
         "a revision identical to the failure leaves all tokens credited",
     )
+    needs = REVISIONS
 
     type: Literal["edit-mask"] = "edit-mask"
     unchanged: Annotated[Share, Origin("reading: restricted to edited tokens")] = 0.0
     """Coefficient of tokens that the repair left alone."""
 
 
-class ProcessCredit(CreditChoiceBase):
+class ProcessCredit(CreditBase):
     """Monte-Carlo process credit: how much a step changed the chance of success, by continuing from its start and its end."""
 
     formula = "a_it = V(end of the step of t) - V(its start),  V by sampled continuations;  V(prompt) the group's mean, V(end) the reward"
@@ -267,10 +363,13 @@ class ProcessCredit(CreditChoiceBase):
         "continuations are counted in rollouts used",
     )
     sampling_fields = ("boundary", "every", "continuations", "budget")
+    needs = {"prefix-values": "continues responses from the middle"}
+    reads_score = "values prefixes by the verifier's score"
+    sums_to = "dr-grpo"
 
     type: Literal["process"] = "process"
     boundary: Annotated[Literal["steps", "tokens"], Origin("general knowledge: VinePPO branches at reasoning steps")] = "steps"
-    """Branch where the task says a step begins, or every few tokens."""
+    """Branch where the task marks the start of a step, or every few tokens."""
     every: Annotated[Count, OURS, OnlyWhen("boundary", ("tokens",))] = 8
     """Tokens between branchings when boundary is tokens."""
     continuations: Annotated[Count, Origin("reading: VinePPO's K was not re-read")] = 4
@@ -278,7 +377,11 @@ class ProcessCredit(CreditChoiceBase):
     budget: Annotated[Count | None, OURS] = None
     """Most continuations per batch; prefixes beyond it are left out at random and their steps merge."""
     dead_groups: Annotated[Literal["skip", "branch"], OURS] = "skip"
-    """Groups whose rewards are all alike: no branching and no credit, or branched like the rest."""
+    """Groups whose rewards are all equal: skip gives no credit and samples no continuation; branch treats them like other groups."""
+
+    @property
+    def needs_step_marks(self) -> bool:
+        return self.boundary == "steps"
 
     @model_validator(mode="after")
     def _affordable(self) -> "ProcessCredit":

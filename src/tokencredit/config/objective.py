@@ -1,6 +1,6 @@
-"""Choices of the per-token surrogate and its aggregation."""
+"""Methods of the objective stage: the per-token surrogate and its aggregation."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -25,12 +25,21 @@ DualClip = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 class ObjectiveBase(MethodConfig):
-    """What every objective has beside its own numbers."""
+    """The fields that all objectives share."""
+
+    stage = "objective"
+    needs_one_divisor: ClassVar[str | None] = None
+    """Why every response's loss must be divided by the same length."""
 
     aggregation: Annotated[Aggregation, CODE] = "token-mean"
     """How token losses become one number."""
     constant_length: Annotated[Count | None, OURS, OnlyWhen("aggregation", ("constant",))] = None
     """Divisor per response when aggregation is constant; default the length limit."""
+
+    @property
+    def one_ratio_per_response(self) -> bool:
+        """Differentiates one importance ratio per response, which averages differences between tokens away."""
+        return False
 
 
 class PpoClipObjective(ObjectiveBase):
@@ -87,6 +96,10 @@ class GspoObjective(ObjectiveBase):
     aggregation: Annotated[Aggregation, CODE] = "sequence-mean"
     """How token losses become one number."""
 
+    @property
+    def one_ratio_per_response(self) -> bool:
+        return self.form == "sequence"
+
 
 class GmpoObjective(ObjectiveBase):
     """GMPO: the geometric mean of clipped token ratios."""
@@ -106,6 +119,10 @@ class GmpoObjective(ObjectiveBase):
     """sequence differentiates the one ratio itself; the same gradient with uniform credit."""
     aggregation: Annotated[Aggregation, CODE] = "sequence-mean"
     """How token losses become one number."""
+
+    @property
+    def one_ratio_per_response(self) -> bool:
+        return self.form == "sequence"
 
 
 class CispoObjective(ObjectiveBase):
@@ -229,6 +246,7 @@ class DfpoObjective(ObjectiveBase):
         "both transformations bias the importance correction; orthogonal weights can be negative",
         "cancels exactly only with advantages centred in the group, uniform credit and whole groups per optimizer step",
     )
+    needs_one_divisor = "cancels only with one length divisor for the group"
 
     type: Literal["dfpo"] = "dfpo"
     transform: Annotated[Literal["min-replace", "orthogonal", "none"], NOTE] = "min-replace"

@@ -1,4 +1,4 @@
-"""Per task: the model, lengths, batch and optimizer that suit it. Recipes fix stages, presets the rest."""
+"""Default settings per task, engine and kind of weights. A recipe sets the methods; presets set the rest."""
 
 from typing import Any
 
@@ -54,13 +54,13 @@ TASK_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 ENGINE_PRESETS: dict[str, dict[str, Any]] = {"trl": {"diagnose": {"every": 0}, "sampling": {"stop": []}}}
-"""Per engine: defaults that it cannot honour, so that only what somebody asked for is refused."""
+"""Engine -> replacements for defaults that it does not support, so that it refuses only settings that the user chose."""
 
 WEIGHTS_PRESETS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16", "diagnose": {"every": 0}},
     "bfloat16-stochastic": {"dtype": "bfloat16", "diagnose": {"every": 0}},
 }
-"""Per kind of weights: the same."""
+"""Kind of weights -> the same."""
 
 REVISION_PRESETS: dict[str, dict[str, Any]] = {"steps": {"model": "steps-revise"}}
-"""Per task: what a recipe needs that asks the policy for revisions. The base was warm-started on some, or it could not attempt any."""
+"""Task -> settings for recipes that sample revisions. This base model was warm-started on some revisions; another could not attempt any."""

@@ -1,7 +1,4 @@
-"""A recipe: one choice per stage, and the terms that stand beside them.
-
-What the table of recipes holds for each name.
-"""
+"""A recipe: one method per stage, an optional KL term, an optional importance correction, and its entry in the table of recipes."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -18,7 +15,7 @@ from tokencredit.config.shape import Correction, Kl, NoShape, ShapeChoice
 
 
 class Recipe(Frozen):
-    """One choice per stage."""
+    """One method per stage."""
 
     shape: Annotated[ShapeChoice, Field(discriminator="type")] = NoShape()
     advantage: Annotated[AdvantageChoice, Field(discriminator="type")] = GrpoAdvantage()
@@ -28,9 +25,9 @@ class Recipe(Frozen):
     kl: Kl = Kl()
     correction: Correction = Correction()
     filter_groups: bool = False
-    """Dynamic sampling: replace groups whose scores are all alike."""
+    """Dynamic sampling: replace groups whose scores are all equal."""
     filter_retries: CountOrZero = 4
-    """Extra sampling rounds at most while groups are missing."""
+    """At most this many extra sampling rounds while groups are missing."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Recipe":
@@ -45,15 +42,16 @@ class RecipeEntry(NamedTuple):
     paper: str
     summary: str
     origins: Mapping[str, str] = {}
-    """Where a number comes from, by its path ("objective.clip_high"): every one that departs from its stage's default."""
+    """Dotted field ("objective.clip_high") -> origin of its value, for every field that differs from the default of its method."""
     caveats: tuple[str, ...] = ()
-    """What to know beyond what the chosen stages say themselves."""
+    """Caveats in addition to those of the chosen methods."""
     asks_once: bool = False
-    """Made for one response to a prompt: a run asks as many prompts as it would have had responses, where nobody says otherwise."""
+    """Designed for one response per prompt. Unless the user sets the layout, a run samples a single response to each prompt, and as many
+    prompts as the batch would have had responses."""
     optimizer: Mapping[str, Any] = {}
-    """What it was tried with, over the task's preset and under files and flags."""
+    """Optimizer settings it was tested with. They override the task's preset; files and flags override them."""
 
 
 def varied(recipe: Recipe, **choices: object) -> Recipe:
-    """The recipe with other choices, validated again as a whole."""
+    """A copy of the recipe with other methods, validated again."""
     return Recipe.model_validate({**{field: getattr(recipe, field) for field in Recipe.model_fields}, **choices})

@@ -1,4 +1,4 @@
-"""A run goes on as it was configured. What may differ is on a short list; everything else is refused by name."""
+"""Which settings may change when a run resumes. All others are refused by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,15 +7,15 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 
 SAVING = frozenset({"save_every", "save_best", "keep_last", "keep_every"})
-"""Settings of what is written while a run trains; no number depends on them."""
+"""Settings of what a run saves; no result depends on them."""
 MAY_CHANGE = (
     SAVING
     | {"steps", "threads", "optimizer.max_tokens", "optimizer.gradient_checkpointing"}
     | {"passes", "compile", "features", "features_gib", "vllm_memory"}
 )
 MAY_CHANGE_BELOW = ("guard.", "diagnose.", "track.")
-"""None of these changes a step that is already done. More steps stretch the decay of the learning rate from here on; threads, the
-budget of a pass, how rows are laid out in it and where hidden states wait change how sums are rounded, and nothing else.
+"""None of these changes a step that is already done. More steps stretch the remaining decay of the learning rate. Threads, the token
+budget of a pass, its layout and the storage of hidden states change only how sums are rounded.
 """
 
 
@@ -26,7 +26,7 @@ def changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]
 
 
 def accepted_changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """What differs, if all of it may; otherwise a refusal that names every field."""
+    """The changed fields if all of them may change; otherwise a refusal that names each one."""
     found = changes(before, now)
     refused = [
         f"{name} is {new!r} but the run was configured with {old!r}; leave it out, or start a run of its own"

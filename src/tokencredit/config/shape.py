@@ -1,9 +1,6 @@
-"""Choices of the reward before comparison.
+"""Methods that change the reward before responses are compared; the KL term; the correction for another sampler's log-probs."""
 
-Terms that stand beside the stages: divergence from a reference, and correction for a sampler that differs.
-"""
-
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -12,6 +9,7 @@ from tokencredit.config.base import (
     NOTE,
     OURS,
     READING,
+    REVISIONS,
     Count,
     Frozen,
     MethodConfig,
@@ -24,18 +22,27 @@ from tokencredit.config.base import (
 )
 
 
-class NoShape(MethodConfig):
+class ShapeBase(MethodConfig):
+    stage = "shape"
+    changes_reward: ClassVar[bool] = True
+    reads_length_limit: ClassVar[str | None] = None
+    """How the method uses the length limit of a response."""
+
+
+class NoShape(ShapeBase):
     """The verifier's score as it is."""
 
     formula = "R_i = score_i"
+    changes_reward = False
 
     type: Literal["none"] = "none"
 
 
-class OverlongShape(MethodConfig):
+class OverlongShape(ShapeBase):
     """DAPO's soft penalty near the length limit."""
 
     formula = "R_i = score_i + min(0, -factor (T_i - (L - b)) / b),  b = buffer x L,  L the length limit"
+    reads_length_limit = "goes by the length limit"
 
     type: Literal["overlong"] = "overlong"
     buffer: Annotated[PositiveShare, Origin("public DAPO scripts: 4096 of 20480 tokens")] = 0.2
@@ -44,7 +51,7 @@ class OverlongShape(MethodConfig):
     """Penalty at the limit."""
 
 
-class IbpoShape(MethodConfig):
+class IbpoShape(ShapeBase):
     """IBPO: a failed response that the policy repairs when shown a sibling is worth more than a hopeless one."""
 
     formula = "R_i = score_i + weight x repair_value x (share of i's references whose revision is right)   if i failed, else score_i"
@@ -54,6 +61,7 @@ class IbpoShape(MethodConfig):
         "revisions are sampled from the same policy and counted in rollouts used",
     )
     sampling_fields = ("references", "prefer_correct")
+    needs = REVISIONS
 
     type: Literal["ibpo"] = "ibpo"
     weight: Annotated[NonNegative, NOTE] = 0.6
@@ -66,6 +74,10 @@ class IbpoShape(MethodConfig):
     """Take correct siblings as references before other failures."""
     correct_above: Annotated[Share, READING] = 0.5
     """A score above this is a success."""
+
+    @property
+    def compares_siblings(self) -> str:
+        return "corrects a response by a sibling"
 
 
 ShapeChoice = NoShape | OverlongShape | IbpoShape
@@ -96,6 +108,10 @@ class Correction(Frozen):
     """Largest ratio that is used as it is."""
     floor: Annotated[NonNegative, OURS, _ON] = 0.0
     """mis drops ratios below this too; tis raises them to it."""
+
+    @property
+    def enabled(self) -> bool:
+        return self.kind != "none"
 
     @model_validator(mode="after")
     def _ordered(self) -> "Correction":

@@ -1,8 +1,10 @@
-"""A task in one word: `countdown`, or with what it is about: `reasoning-gym:gcd`, `jsonl:rows.jsonl`, `own:my_task.py:Capitals`.
+"""Short forms for the command line.
 
-A table in words, as on the command line: `min_words=2 max_words=4`. Values are JSON; what is no JSON is text.
+A task, alone or with its main field: `countdown`, `reasoning-gym:gcd`, `jsonl:rows.jsonl`, `own:my_task.py:Capitals`.
 
-A recipe with settings of its own, as on the command line: `delta:credit.scope=group+credit.proxy=head`.
+A table: `min_words=2 max_words=4`. Values are JSON; a value that is not valid JSON is text.
+
+A recipe with settings: `delta:credit.scope=group+credit.proxy=head`.
 """
 
 import json
@@ -17,7 +19,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.text import suggest
 
 MAIN_FIELDS = {"jsonl": "path", "code": "path", "reasoning-gym": "dataset", "own": "path"}
-"""What may follow the colon."""
+"""Task -> the field that follows the colon."""
 FLAG = "--task"
 
 
@@ -59,7 +61,7 @@ BETWEEN_SETTINGS = re.compile(r"\+(?=[A-Za-z_][\w.-]*=)")
 
 
 def read_table(words: Sequence[str]) -> dict[str, Any]:
-    """ValueError for a word without a name; the last one counts where a name stands twice."""
+    """Raises ValueError for a word without `name=`; the last value of a repeated name counts."""
     table = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -90,7 +92,7 @@ def _write_value(value: Any) -> str:
 
 
 def settings_apart(label: str) -> tuple[str, list[str]]:
-    """The recipe of a label, and its settings as they were written."""
+    """Split a label into the recipe and the texts of its settings."""
     recipe, _, written = label.partition(":")
     return recipe, BETWEEN_SETTINGS.split(written) if written else []
 
@@ -104,7 +106,7 @@ class Wanted(NamedTuple):
 
 
 def read_recipe(label: str, may_vary: Sequence[str]) -> Wanted:
-    """`may_vary`: tables and dotted names that it may set. What values mean is not asked here."""
+    """`may_vary`: tables and dotted names that the label may set. Values are not validated here."""
     recipe, written = settings_apart(label)
     if recipe not in RECIPES:
         raise ConfigError(f"recipes: {shortened(recipe)} is not known; {suggest(recipe[:60], RECIPES)}")

@@ -1,4 +1,4 @@
-"""Which task is trained on, and its dials. Imports no torch; `tasks/` holds what a task does."""
+"""Which task a run trains on, and its settings. Imports no torch; `tasks/` implements the tasks."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from tokencredit.config.base import OnlyWhen
 
 
 def _plain(value: Any, info: ValidationInfo) -> Any:
-    """What TOML can hold and JSON too; it has no null, and what is stored must be what was given, so that nothing is always "none"."""
+    """Accept only values that TOML and JSON both hold. TOML has no null, so an unset value is always stored as "none"."""
     if isinstance(value, dict):
         return {name: _plain(inner, info) for name, inner in value.items()}
     if isinstance(value, list):
@@ -20,12 +20,12 @@ def _plain(value: Any, info: ValidationInfo) -> Any:
 
 
 Table = Annotated[dict[str, Any], AfterValidator(_plain)]
-"""Names and values that somebody else decides on. A file writes a table; flags write name=value."""
+"""Settings whose names another library or the user's code defines. A file writes a table; flags write name=value."""
 
 
 class TaskFields(Frozen):
     ladder: ClassVar[tuple[str, tuple[int, ...]] | None] = None
-    """The dial that makes the task harder, and its values from easy to hard."""
+    """The field that sets the difficulty, and its values from easy to hard."""
 
 
 class StepsTask(TaskFields):
@@ -49,7 +49,7 @@ class CotAddTask(TaskFields):
 
 
 class GuessTask(TaskFields):
-    """A number in a range, found in several turns: after each guess the environment says which way to go."""
+    """Find a number in a range over several turns: after each guess the environment answers higher or lower."""
 
     ladder = ("width", (3, 7, 15))
     type: Literal["guess"] = "guess"
@@ -157,7 +157,7 @@ class ReasoningGymTask(TaskFields):
     parameters: Table = Field(default_factory=dict)
     """Settings of the dataset, such as min_words = 2; of a mixture, one table for each dataset."""
     mixture: Table = Field(default_factory=dict)
-    """Datasets and how often each is asked relative to the others, instead of `dataset`: chain_sum = 1, gcd = 2."""
+    """Datasets and their relative weights, instead of `dataset`: chain_sum = 1, gcd = 2."""
     template: str = "{question}\n"
     """The prompt; {question} is replaced."""
     answer_pattern: str | None = None

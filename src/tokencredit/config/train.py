@@ -1,14 +1,14 @@
-"""A whole run: a recipe, and everything a recipe leaves open (task, model, sampling, optimizer, evaluation).
+"""The configuration of a run: a recipe, and all other settings (task, model, sampling, optimizer, evaluation).
 
-Imports no torch, so that `tokencredit -h` answers at once.
+Imports no torch, so that `tokencredit -h` is fast.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from tokencredit.config import WITHOUT_SIBLINGS, Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share, keeps_queries
-from tokencredit.config.base import OnlyWhen
+from tokencredit.config import Count, CountOrZero, Frozen, NonNegative, Positive, Recipe, Share
+from tokencredit.config.base import MethodConfig, OnlyWhen
 from tokencredit.config.task import StepsTask, TaskChoice
 
 AS_WRITTEN = BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given)
@@ -21,10 +21,10 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 SIBLINGS = 8
-"""Responses that make a group to look at, where training asks each prompt once."""
+"""Group size for observations when training samples one response per prompt."""
 
 HEEDED_BY_PACKED = {"compile": ("auto", "off"), "features": ("auto",)}
-"""Fields that only packed passes heed, and the values of them that padded passes take."""
+"""Fields that only packed passes read -> the values that padded passes accept."""
 
 
 def _cuts_a_tag(stop: str) -> bool:
@@ -45,7 +45,7 @@ class Sampling(Frozen):
 
     @property
     def siblings(self) -> int:
-        """Responses to a prompt where a contrast is to be seen."""
+        """Group size for observations that compare responses to one prompt."""
         return self.group_size if self.group_size > 1 else SIBLINGS
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class Sampling(Frozen):
 
 
 class Prompt(Frozen):
-    """How a problem is put to the model."""
+    """How a problem becomes a prompt."""
 
     style: Literal["auto", "chat", "plain"] = "auto"
     """chat: through the tokenizer's chat template; plain: as text; auto: chat where the tokenizer has a template."""
@@ -71,7 +71,7 @@ class Prompt(Frozen):
 
 
 class Reward(Frozen):
-    """What counts beside the verifier's score; each part is logged by itself."""
+    """Terms added to the verifier's score; each term is logged separately."""
 
     format: NonNegative = 0.0
     """Added for a response that ends by itself and, with prompt.tags, keeps to the tags."""
@@ -100,7 +100,7 @@ class Optimizer(Frozen):
 
 
 class Lora(Frozen):
-    """Low-rank adapters beside a frozen model (extra peft)."""
+    """Low-rank adapters on a frozen model (extra peft)."""
 
     rank: CountOrZero = 0
     """0 trains every weight."""
@@ -127,21 +127,21 @@ class Evaluation(Frozen):
 
 
 class Diagnose(Frozen):
-    """Looking never changes training: weights are the same to the bit with it on or off."""
+    """Observation of an update by the microscope. It never changes training: weights are bit-equal with it on or off."""
 
     every: CountOrZero = 20
-    """Training steps between looks at what an update did to every token, the first and the last step included; 0 never looks."""
+    """Training steps between observations of what an update did to every token, the first and the last step included; 0 turns them off."""
     groups: CountOrZero = 4
-    """Groups whose tokens' change is also predicted, by side (where each prompt is asked once: eight prompts for a group); 0 takes all of
-    the batch."""
+    """Groups whose tokens' change is also predicted, by side (with one response per prompt: eight prompts for each group); 0 uses the
+    entire batch."""
     coupling_tokens: Count = 1024
     """Tokens between which the LM-head kernel is tabled pair by pair; more are sampled down to it."""
     value_budget: CountOrZero = 0
-    """Continuations that may be sampled at each look for the value of tokens; 0 samples none."""
+    """Continuations that each observation may sample to estimate the value of tokens; 0 samples none."""
     value_continuations: Count = 32
     """Continuations of each prefix."""
     drift_budget: CountOrZero = 0
-    """Fresh responses that may be sampled at each look, to see drift beside the training batch; 0 samples none."""
+    """Fresh responses that each observation may sample, to measure drift outside the training batch; 0 samples none."""
 
     @model_validator(mode="after")
     def _pays_for_one_token(self) -> "Diagnose":
@@ -153,12 +153,12 @@ class Diagnose(Frozen):
 
 
 class Guard(Frozen):
-    """When a run stops by itself with exit code 3, and what it warns of."""
+    """When a run stops with exit code 3, and when it warns."""
 
     refused_steps: Count = 3
     """Training steps in a row whose update may be refused for numbers that are not finite, before the run stops."""
     silent_steps: CountOrZero = 25
-    """Training steps in a row without any credit (every group all right or all wrong) before the run stops; 0 goes on for ever."""
+    """Training steps in a row without any credit (every group all right or all wrong) before the run stops; 0 never stops."""
     ungraded_share: Share = 0.2
     """Stop when more than this share of a batch could not be graded."""
     entropy_share: Share = 0.02
@@ -170,7 +170,7 @@ class Guard(Frozen):
 
 
 class Track(Frozen):
-    """Who else is told the numbers of a run. Being told never changes training."""
+    """Experiment trackers that receive the metrics of a run. They never change training."""
 
     to: Annotated[tuple[Literal["trackio", "wandb", "tensorboard"], ...], AS_WRITTEN] = ()
     """Experiment trackers, several at once (extra track)."""
@@ -187,7 +187,7 @@ class Track(Frozen):
 
 
 class TrainConfig(Recipe):
-    """A whole run. Every field has a value, so a file holds differences only."""
+    """The configuration of a run. Every field has a default, so a file holds only differences."""
 
     recipe: str = "right-once"
     """Named choice of stages; see `tokencredit recipes`."""
@@ -203,9 +203,9 @@ class TrainConfig(Recipe):
     steps: Count = 80
     """Training steps, each one batch of rollouts."""
     source: Literal["policy", "demonstrations"] = "policy"
-    """Who writes what is trained on: the policy, or the task, whose demonstrations are right (`tokencredit sft`)."""
+    """The source of the responses: sampled from the policy, or demonstrations of the task, which are correct (`tokencredit sft`)."""
     revision_share: Annotated[Share, OnlyWhen("source", ("demonstrations",))] = 0.0
-    """Share of demonstrations that revise a failed response instead, for recipes that ask for revisions."""
+    """Share of demonstrations that revise a failed response, for recipes that sample revisions."""
     prompt: Prompt = Prompt()
     sampling: Sampling = Sampling()
     reward: Reward = Reward()
@@ -222,9 +222,10 @@ class TrainConfig(Recipe):
     """What weights are kept in. bfloat16 takes half the memory and rounds small updates away; bfloat16-stochastic rounds by chance instead,
     which keeps them in expectation, with moments in float32."""
     scoring: Literal["auto", "sampler", "pass"] = "auto"
-    """Old log-probs, entropies, hidden states: the sampler's, or from a pass of their own (auto: pass in bfloat16 or with a correction)."""
+    """The source of old log-probs, entropies and hidden states: the sampler or a separate pass. auto: a pass in bfloat16 or with a
+    correction."""
     sampler: Literal["auto", "plain", "fast", "vllm"] = "auto"
-    """Who draws responses: the plain loop, the fast one (CUDA graphs), or vLLM beside the trainer (extra vllm). auto: fast on a GPU in
+    """What samples responses: the plain loop, the fast one (CUDA graphs), or vLLM next to the trainer (extra vllm). auto: fast on a GPU in
     bfloat16 where it knows the model, else plain."""
     vllm_memory: Annotated[float, Field(gt=0, lt=1), OnlyWhen("sampler", ("vllm",))] = 0.4
     """Share of the GPU's memory that vLLM may take."""
@@ -235,7 +236,7 @@ class TrainConfig(Recipe):
     """Let torch compile the layers for packed passes: about half a minute at the start, much faster afterwards. auto: on a GPU for models
     of 50 M parameters and more."""
     features: Literal["auto", "host", "recompute"] = "auto"
-    """Where packed passes keep hidden states that a credit method asks for: auto leaves them on the GPU while they fit into features_gib
+    """Where packed passes keep hidden states that a credit method needs: auto leaves them on the GPU while they fit into features_gib
     and else streams them from the host; recompute keeps none and passes the batch through the model again at every sweep."""
     features_gib: Annotated[Positive, OnlyWhen("features", ("auto",))] = 8.0
     """GPU memory that kept hidden states may take, in GiB: 2 bytes x tokens x width."""
@@ -246,7 +247,7 @@ class TrainConfig(Recipe):
     save_best: bool = True
     """A checkpoint wherever held-out accuracy is the best so far; without, `--model RUN` takes the last. A large model's takes its time."""
     keep_last: Annotated[int, Field(ge=2)] = 2
-    """Newest checkpoints that are kept: if the last one is damaged, a run goes on from the one before."""
+    """Newest checkpoints that are kept: if the last one is damaged, a run resumes from the one before."""
     keep_every: CountOrZero = 0
     """Training steps between checkpoints that are kept for good, so that `diagnose RUN --step N` need not train again from the start."""
     tokens_every: CountOrZero = 5
@@ -254,40 +255,40 @@ class TrainConfig(Recipe):
 
     @model_validator(mode="after")
     def _plannable(self) -> "TrainConfig":
-        """Refuse here, before anything is sampled, what the stages would refuse later."""
+        """Refuse settings that cannot work together, before anything is sampled."""
         sampling, optimizer = self.sampling, self.optimizer
         if sampling.group_size == 1 and (reason := self.needs_siblings()) is not None:
             raise ValueError(f"sampling.group_size is 1 but {reason}; give a group size of at least 2")
-        if self.source == "demonstrations" and (sampling.group_size > 1 or self.advantage.type != "c-rf" or self.filter_groups):
+        if self.source == "demonstrations" and (sampling.group_size > 1 or not self.advantage.credits_single_outcome or self.filter_groups):
             raise ValueError(
                 "source is 'demonstrations', which are all right and one to a problem; that needs sampling.group_size 1, advantage 'c-rf' "
                 "and no filter_groups (`tokencredit sft` sets them)"
             )
         if self.prompt.tags and (cut := [stop for stop in sampling.stop if _cuts_a_tag(stop)]):
             raise ValueError(f"sampling.stop holds {cut[0]!r}, which would end a response inside the tags of prompt.tags; use '</answer>'")
-        if (self.reward.format or self.reward.length) and self.advantage.type == "c-rf":
-            raise ValueError("reward.format and reward.length add to the reward, but advantage 'c-rf' reads the score; leave them at 0")
-        if self.correction.kind != "none" and self.scoring == "sampler":
+        if (self.reward.format or self.reward.length) and (use := self.advantage.reads_score) is not None:
+            raise ValueError(f"reward.format and reward.length add to the reward, but {self.advantage.label} {use}; leave them at 0")
+        if self.correction.enabled and self.scoring == "sampler":
             raise ValueError(
                 f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
         for name, plain in HEEDED_BY_PACKED.items():
-            if self.passes == "padded" and (asked := getattr(self, name)) not in plain:
+            if self.passes == "padded" and (value := getattr(self, name)) not in plain:
                 raise ValueError(
-                    f"{name} is {asked!r} but passes is 'padded', and only packed passes heed it; use passes 'auto' or 'packed'"
+                    f"{name} is {value!r} but passes is 'padded', and only packed passes heed it; use passes 'auto' or 'packed'"
                 )
         if self.sampler == "vllm" and self.scoring == "sampler":
             raise ValueError("scoring is 'sampler' but sampler 'vllm' tells no entropies; use scoring 'auto' or 'pass'")
         if self.sampler == "vllm" and self.lora.rank:
             raise ValueError(f"sampler is 'vllm', which is not told of adapters, but lora.rank is {self.lora.rank}; use sampler 'auto'")
-        if (reason := self._unfit_weights()) is not None:
+        if (reason := self._unusable_weights()) is not None:
             raise ValueError(f"weights is {self.weights!r} but {reason}")
         rows = sampling.prompts * sampling.group_size
-        units, what = (sampling.prompts, "prompts") if keeps_queries(self.batching) else (rows, "responses")
-        if self.batching.type == "stratified" and optimizer.steps_per_batch > sampling.group_size:
+        units, what = (sampling.prompts, "prompts") if self.batching.deals_prompts else (rows, "responses")
+        if self.batching.spreads_prompts and optimizer.steps_per_batch > sampling.group_size:
             raise ValueError(
-                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but batching 'stratified' puts a response of every prompt "
+                f"optimizer.steps_per_batch is {optimizer.steps_per_batch} but {self.batching.label} puts a response of every prompt "
                 f"into every optimizer step and sampling.group_size is {sampling.group_size}; give no more steps than that"
             )
         if optimizer.steps_per_batch > units:
@@ -302,7 +303,7 @@ class TrainConfig(Recipe):
             )
         return self
 
-    def _unfit_weights(self) -> str | None:
+    def _unusable_weights(self) -> str | None:
         """Why weights cannot be kept in bfloat16."""
         if self.weights == "float32":
             return None
@@ -318,22 +319,11 @@ class TrainConfig(Recipe):
         return None
 
     def needs_siblings(self) -> str | None:
-        """Why a prompt with one response would teach nothing."""
-        if self.advantage.type not in WITHOUT_SIBLINGS:
-            return f"advantage {self.advantage.type!r} compares siblings"
-        if self.shape.type == "ibpo":
-            return "shape 'ibpo' corrects a response by a sibling"
-        if self.credit.type == "ktae":
-            return "credit 'ktae' counts tokens over siblings"
-        if self.credit.type in ("sibling-value", "sibling-context"):
-            return f"credit {self.credit.type!r} values tokens by siblings"
-        if self.credit.type == "delta" and self.credit.scope == "group":
-            return "credit.scope 'group' tells the sides of a group apart"
-        if self.batching.type == "reward-balanced" and self.batching.method == "subsample" and self.batching.keep_queries:
-            return "batching.method 'subsample' keeps as many right as wrong responses of each prompt"
-        if self.filter_groups:
-            return "filter_groups looks for groups whose scores differ"
-        return None
+        """Why a prompt with a single response gives no gradient."""
+        for choice in (self.advantage, self.shape, self.credit, self.batching):
+            if (comparison := choice.compares_siblings) is not None:
+                return f"{choice.label} {comparison}"
+        return "filter_groups looks for groups whose scores differ" if self.filter_groups else None
 
 
 def _types_of(field: str) -> dict[str, type[BaseModel]]:
@@ -347,3 +337,8 @@ CHOICES: dict[str, dict[str, type[BaseModel]]] = {field: types for field in Trai
 """Field -> type name -> class."""
 
 STAGES = tuple(field for field in CHOICES if field in Recipe.model_fields)
+
+METHODS: dict[str, dict[str, type[MethodConfig]]] = {
+    stage: {name: choice for name, choice in CHOICES[stage].items() if issubclass(choice, MethodConfig)} for stage in STAGES
+}
+"""Stage -> type name -> class: every method there is."""

@@ -1,4 +1,6 @@
-"""Credit methods: one number per token. `CREDITS` is the table: name -> method."""
+"""Credit methods: one number per token. `CREDITS` is the table: name -> function."""
+
+from collections.abc import Callable
 
 from tokencredit.credit.base import CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.credit.delta import delta_coefficients, delta_credit
@@ -8,18 +10,18 @@ from tokencredit.credit.ntf_keep import ntf_keep_credit
 from tokencredit.credit.process import process_credit
 from tokencredit.credit.sibling_credit import sibling_context_credit, sibling_value_credit
 
-CREDITS: dict[str, CreditMethod] = {
-    "uniform": CreditMethod(uniform_credit),
-    "delta": CreditMethod(delta_credit, needs=frozenset({"logp", "hidden"})),
-    "ntf": CreditMethod(ntf_credit, needs=frozenset({"logp"})),
-    "forking": CreditMethod(forking_credit, needs=frozenset({"entropy"})),
-    "ktae": CreditMethod(ktae_credit),
-    "one-sided": CreditMethod(one_sided_credit),
-    "edit-mask": CreditMethod(edit_mask_credit, needs=frozenset({"revisions"})),
-    "process": CreditMethod(process_credit, needs=frozenset({"prefix-values"})),
-    "ntf-keep": CreditMethod(ntf_keep_credit, needs=frozenset({"logp", "entropy"})),
-    "sibling-value": CreditMethod(sibling_value_credit, needs=frozenset({"hidden"})),
-    "sibling-context": CreditMethod(sibling_context_credit),
+CREDITS: dict[str, Callable[..., CreditOutcome]] = {
+    "uniform": uniform_credit,
+    "delta": delta_credit,
+    "ntf": ntf_credit,
+    "forking": forking_credit,
+    "ktae": ktae_credit,
+    "one-sided": one_sided_credit,
+    "edit-mask": edit_mask_credit,
+    "process": process_credit,
+    "ntf-keep": ntf_keep_credit,
+    "sibling-value": sibling_value_credit,
+    "sibling-context": sibling_context_credit,
 }
 
 __all__ = ["CREDITS", "CreditInputs", "CreditMethod", "CreditOutcome", "delta_coefficients"]

@@ -45,7 +45,7 @@ class CreditOutcome(NamedTuple):
 
 
 class CreditMethod(NamedTuple):
-    """`assign(inputs, state, **knobs)`, and the evidence that it needs."""
+    """A configured method: `assign(inputs, state)`, and the evidence that its config class declares."""
 
     assign: Callable[..., CreditOutcome]
     needs: frozenset[Evidence] = frozenset()

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
-from tokencredit.advantage import NEEDS
 from tokencredit.config import Recipe
+from tokencredit.config.advantage import AdvantageBase
+from tokencredit.config.credit import CreditBase
 from tokencredit.config.recipes import RECIPES
+from tokencredit.config.train import METHODS
 from tokencredit.errors import ConfigError
-from tokencredit.pipeline.build import build_objective, refuse_sampling
+from tokencredit.pipeline.build import build_objective, needed_evidence, refuse_sampling
 
 SUPPORTED = {"trl": ">=1.15,<2", "verl": ">=0.9,<0.10"}
 """As in this package's extras."""
@@ -50,19 +52,6 @@ def refuse_recipe(recipe: Recipe) -> None:
 
 ELSEWHERE = "train it through TRL, verl or the local engine"
 
-RESPONSE_CREDITS = ("uniform", "one-sided", "ntf")
-"""Credit that one response's advantage and log-probs are enough for."""
-
-WHY_UNSEEN = {
-    ("advantage", "fade"): "follows the mean entropy of the batch",
-    ("credit", "delta"): "compares hidden states",
-    ("credit", "forking"): "ranks the batch's tokens by entropy",
-    ("credit", "ktae"): "compares the token ids of siblings",
-    ("credit", "ntf-keep"): "goes by the entropy of the batch's tokens",
-    ("credit", "sibling-value"): "compares hidden states",
-    ("credit", "sibling-context"): "compares the token ids of siblings",
-}
-
 
 class EngineHooks(NamedTuple):
     name: str
@@ -77,10 +66,10 @@ class EngineHooks(NamedTuple):
 def check_recipe(recipe: Recipe, engine: EngineHooks) -> None:
     """Refuse stages that need what the engine's hooks do not hand over, or that the engine decides itself."""
     refuse_sampling(recipe, engine.name)
-    if NEEDS.get(recipe.advantage.type):
-        _refuse_unseen(recipe, "advantage", engine)
-    if recipe.credit.type not in RESPONSE_CREDITS:
-        _refuse_unseen(recipe, "credit", engine)
+    if recipe.advantage.needs:
+        _refuse_unseen(recipe.advantage, engine)
+    if not recipe.credit.sees_one_response:
+        _refuse_unseen(recipe.credit, engine)
     if build_objective(recipe, max_length=1).objective.statistic is not None:
         raise ConfigError(
             f"objective {recipe.objective.type!r} looks at a whole optimizer step, but a loss in {engine.name} sees part of it; {ELSEWHERE}"
@@ -93,16 +82,18 @@ def check_recipe(recipe: Recipe, engine: EngineHooks) -> None:
         raise ConfigError(
             f"filter_groups is a matter of sampling, which {engine.name} does itself; set it to false and {engine.filter_groups}"
         )
-    planned = recipe.batching.type
-    if planned != "shuffled" and not (planned == "query-preserved" and engine.whole_groups):
-        instead = "'shuffled' or 'query-preserved'" if engine.whole_groups else "'shuffled'"
-        raise ConfigError(f"batching {planned!r} is a plan that {engine.name} would not follow; use {instead}, or {ELSEWHERE}")
+    followed = ("any", "whole groups") if engine.whole_groups else ("any",)
+    if recipe.batching.engines not in followed:
+        instead = " or ".join(
+            repr(name) for name, batching in METHODS["batching"].items() if getattr(batching, "engines", None) in followed
+        )
+        raise ConfigError(f"{recipe.batching.label} is a plan that {engine.name} would not follow; use {instead}, or {ELSEWHERE}")
 
 
-def _refuse_unseen(recipe: Recipe, stage: str, engine: EngineHooks) -> None:
-    kind = getattr(recipe, stage).type
-    why = WHY_UNSEEN.get((stage, kind), "needs more than a response's advantage and log-probs")
-    raise ConfigError(f"{stage} {kind!r} {why}, which {engine.name} does not hand to a function; {ELSEWHERE}")
+def _refuse_unseen(choice: AdvantageBase | CreditBase, engine: EngineHooks) -> None:
+    unseen = [use for need, use in choice.needs.items() if need != "logp"]
+    why = unseen[0] if unseen else choice.compares_siblings or "needs more than a response's advantage and log-probs"
+    raise ConfigError(f"{choice.label} {why}, which {engine.name} does not hand to a function; {ELSEWHERE}")
 
 
 PREFIX = "tokencredit-"
@@ -125,9 +116,9 @@ def unsupported_by_functions_reason(recipe: Recipe) -> str | None:
         check_recipe(recipe, HOOKS)
     except ConfigError as problem:
         return str(problem)
-    if recipe.shape.type != "none":
-        return f"shape {recipe.shape.type!r} goes by the length limit, which verl does not hand to an estimator"
-    if recipe.correction.kind != "none":
+    if (use := recipe.shape.reads_length_limit) is not None:
+        return f"{recipe.shape.label} {use}, which verl does not hand to an estimator"
+    if recipe.correction.enabled:
         return "correction is verl's own algorithm.rollout_correction there"
     return None
 
@@ -138,16 +129,12 @@ def unsupported_by_trainer_reason(recipe: Recipe) -> str | None:
         refuse_sampling(recipe, "verl")
     except ConfigError as problem:
         return str(problem)
-    batching, credit = recipe.batching, recipe.credit
-    if batching.type == "reward-balanced" and not batching.keep_queries and batching.method == "assign":
-        return "batching.keep_queries=false deals responses unevenly, but verl's mini-batches are equal; keep queries whole"
-    if getattr(credit, "temperature", None) == "first-batch":
-        return "credit.temperature 'first-batch' is remembered by the workers, which verl does not save; use 'adaptive'"
-    if getattr(credit, "momentum", 0.0):
-        return "credit.momentum is remembered by the workers, which verl does not save; use momentum 0"
-    if getattr(credit, "scope", None) == "shard":
-        return "credit.scope 'shard' stands for the ranks of a trainer without exchange; use 'batch'"
-    return None
+    credit = recipe.credit
+    if (setting := recipe.batching.deals_unevenly) is not None:
+        return f"{setting}: verl's mini-batches are equal"
+    if "hidden" in needed_evidence(recipe) and (memory := credit.keeps_state) is not None:
+        return f"{credit.label} {memory}, but its workers compute it, and verl does not save what they remember"
+    return credit.imitates_ranks
 
 
 COLUMNS = ("recipe", "TRL", "verl, trainer mode", "verl, by name", "SkyRL", "slime", "prime-rl")

@@ -10,6 +10,7 @@ from typing import TypeGuard
 
 from tokencredit.bases import base_folder, shipped_bases
 from tokencredit.config.resume import PATHS_OF_TASKS
+from tokencredit.config.task import OwnTask
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.models.smollm import NAME as SMOLLM
@@ -73,7 +74,7 @@ def anchored(config: TrainConfig, stored: TrainConfig | None = None) -> TrainCon
 
 def _is_path(given: str | None, config: TrainConfig) -> TypeGuard[str]:
     """Whether the value is a file path. The path of task `own` is file.py:Name, or a module, which is no path."""
-    return given is not None and (config.task.type != "own" or given.rpartition(":")[0].endswith(".py"))
+    return given is not None and (not isinstance(config.task, OwnTask) or given.rpartition(":")[0].endswith(".py"))
 
 
 def _checked(folder: Path) -> Path:

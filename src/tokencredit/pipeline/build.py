@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tokencredit.advantage import ADVANTAGES, NEEDS, AdvantageOutcome
+from tokencredit.advantage import ADVANTAGES, AdvantageOutcome
 from tokencredit.batching import make_plan
 from tokencredit.config import Recipe, as_kwargs
 from tokencredit.credit import CREDITS, CreditMethod
@@ -16,29 +16,36 @@ from tokencredit.objective.correction import correction_weight
 from tokencredit.shape import SHAPES, ShapeMethod
 from tokencredit.types import Aggregation, Evidence, StepPlan
 
+IN_A_PASS: frozenset[Evidence] = frozenset({"logp", "entropy", "hidden"})
+"""Evidence that a pass over the rollouts computes. The other kinds must be sampled."""
+
 
 def build_shape(recipe: Recipe) -> ShapeMethod:
-    method = SHAPES[recipe.shape.type]
-    return ShapeMethod(partial(method.adjust, **as_kwargs(recipe.shape, *recipe.shape.sampling_fields)), method.needs)
+    choice = recipe.shape
+    return ShapeMethod(partial(SHAPES[choice.type], **as_kwargs(choice, *choice.sampling_fields)), frozenset(choice.needs))
 
 
 def build_advantage(recipe: Recipe) -> Callable[..., AdvantageOutcome]:
     return partial(ADVANTAGES[recipe.advantage.type], **as_kwargs(recipe.advantage))
 
 
+def build_credit(recipe: Recipe) -> CreditMethod:
+    choice = recipe.credit
+    return CreditMethod(partial(CREDITS[choice.type], **as_kwargs(choice, *choice.sampling_fields)), frozenset(choice.needs))
+
+
+def why_needed(recipe: Recipe) -> dict[Evidence, str]:
+    """The evidence that shape, advantage and credit of a recipe need beyond rollouts and scores -> what they do with it."""
+    return {**recipe.shape.needs, **recipe.advantage.needs, **recipe.credit.needs}
+
+
 def needed_evidence(recipe: Recipe) -> frozenset[Evidence]:
-    """What shape, advantage and credit of a recipe need beyond rollouts and scores."""
-    return SHAPES[recipe.shape.type].needs | NEEDS.get(recipe.advantage.type, frozenset()) | CREDITS[recipe.credit.type].needs
+    return frozenset(why_needed(recipe))
 
 
 def sampled_evidence(recipe: Recipe) -> frozenset[Evidence]:
     """The part of it that no forward pass over the rollouts computes; it must be sampled."""
-    return needed_evidence(recipe) - {"logp", "entropy", "hidden"}
-
-
-def build_credit(recipe: Recipe) -> CreditMethod:
-    method = CREDITS[recipe.credit.type]
-    return CreditMethod(partial(method.assign, **as_kwargs(recipe.credit, *recipe.credit.sampling_fields)), method.needs)
+    return needed_evidence(recipe) - IN_A_PASS
 
 
 class AggregatedObjective(NamedTuple):
@@ -51,7 +58,7 @@ class AggregatedObjective(NamedTuple):
 def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
     choice = recipe.objective
     objective = OBJECTIVES[choice.type](**as_kwargs(choice, "aggregation", "constant_length"))
-    if recipe.correction.kind != "none":
+    if recipe.correction.enabled:
         objective = with_correction(objective)
     if recipe.kl.beta > 0 and recipe.kl.place == "loss":
         objective = with_kl(objective, beta=recipe.kl.beta, estimator=recipe.kl.estimator)
@@ -60,7 +67,7 @@ def build_objective(recipe: Recipe, *, max_length: int) -> AggregatedObjective:
 
 def build_correction(recipe: Recipe) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
     """`(old_logp, behavior_logp, mask) -> weight`, or None where the recipe assumes that sampler and trainer agree."""
-    return None if recipe.correction.kind == "none" else partial(correction_weight, **as_kwargs(recipe.correction))
+    return partial(correction_weight, **as_kwargs(recipe.correction)) if recipe.correction.enabled else None
 
 
 def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..., StepPlan]:
@@ -74,15 +81,7 @@ def build_planner(recipe: Recipe, objective: AggregatedObjective) -> Callable[..
     )
 
 
-MUST_SAMPLE = {
-    "revisions": "asks the policy to revise failed responses",
-    "prefix-values": "continues responses from the middle",
-    "greedy-scores": "compares with the policy's greedy response",
-}
-"""Why evidence of this kind cannot be had from rollouts alone."""
-
-
 def refuse_sampling(recipe: Recipe, engine: str) -> None:
     """Only the local engine samples evidence that needs rollouts of its own."""
     for need in sorted(sampled_evidence(recipe)):
-        raise ConfigError(f"the recipe {MUST_SAMPLE[need]}, which {engine} is not asked to do; train it with the local engine")
+        raise ConfigError(f"the recipe {why_needed(recipe)[need]}, which {engine} is not asked to do; train it with the local engine")

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.advantage import AdvantageInputs, AdvantageOutcome
-from tokencredit.config import Recipe, keeps_queries
+from tokencredit.config import Recipe
 from tokencredit.credit import CreditInputs, CreditOutcome
 from tokencredit.errors import ConfigError
 from tokencredit.masked import masked_mean
@@ -270,7 +270,7 @@ class CreditPipeline:
         """Dynamic sampling may return fewer groups than requested; then there are fewer optimizer steps, never empty ones."""
         rollouts = credited.rollouts
         groups = len(torch.unique(rollouts.group))
-        possible = groups if keeps_queries(self.recipe.batching) else len(rollouts.prompts)
+        possible = groups if self.recipe.batching.deals_prompts else len(rollouts.prompts)
         return self._make_plan(
             rollouts.loss_mask.sum(-1),
             rollouts.group,

@@ -98,5 +98,5 @@ def share_evenly(rows: Sequence[int], cost: Sequence[int], *, ranks: int) -> lis
 
 def refuse_ranks(recipe: Recipe, count: int) -> None:
     """Shards imitate ranks on one process: they are cut by row number, which differs from the batch's on several ranks."""
-    if count > 1 and recipe.credit.type == "delta" and recipe.credit.scope == "shard":
-        raise ConfigError(f"credit.scope is 'shard', which cuts the rows of one rank, but there are {count} ranks; use 'batch' or 'group'")
+    if count > 1 and (imitation := recipe.credit.imitates_ranks) is not None:
+        raise ConfigError(f"there are {count} ranks, but {imitation}")

@@ -29,7 +29,7 @@ def needs_scoring_pass(config: TrainConfig) -> bool:
     """
     if config.source == "demonstrations":
         return True
-    needed = config.dtype == "bfloat16" or config.correction.kind != "none" or config.sampler == "vllm"
+    needed = config.dtype == "bfloat16" or config.correction.enabled or config.sampler == "vllm"
     return config.scoring == "pass" or (config.scoring == "auto" and needed)
 
 

@@ -31,11 +31,11 @@ def check_model_and_task(policy: Policy, task: Task, problems: Sequence[Problem]
             f"model {config.model!r} has no tokens for prompts of task {config.task.type!r}, such as {shortened(problems[0].prompt)}; "
             "name one that has with --model"
         )
-    if config.shape.type == "ibpo":
+    if "revisions" in config.shape.needs:
         asked = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
         if unknown is not None and unknown in policy.ask(asked):
             raise ConfigError(f"model {config.model!r} has no tokens for revision prompts of task {config.task.type!r}, such as {asked!r}")
-    if config.credit.type == "process" and config.credit.boundary == "steps" and not marks_steps(task):
+    if config.credit.needs_step_marks and not marks_steps(task):
         raise ConfigError(f"task {config.task.type!r} does not mark where steps begin; use credit.boundary 'tokens'")
     longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
     window = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
@@ -62,8 +62,9 @@ def check_turns(task: Task, config: TrainConfig) -> None:
     if task.turns < 1:
         raise ConfigError(f"task {config.task.type!r} has {task.turns} turns; it must have at least 1")
     wanted = {
-        "shape.type is 'ibpo'": config.shape.type == "ibpo" and "a revision is one piece; use another shape",
-        "credit.type is 'process'": config.credit.type == "process" and "prefixes are continued in one piece; use another credit",
+        f"shape.type is {config.shape.type!r}": "revisions" in config.shape.needs and "a revision is one piece; use another shape",
+        f"credit.type is {config.credit.type!r}": "prefix-values" in config.credit.needs
+        and "prefixes are continued in one piece; use another credit",
         f"diagnose.value_budget is {config.diagnose.value_budget}": config.diagnose.value_budget
         and "prefixes are continued in one piece; set it to 0",
         f"prompt.few_shot is {config.prompt.few_shot}": config.prompt.few_shot and "a shot is one piece; set it to 0",

@@ -72,13 +72,13 @@ def _check_own_part(recipe: Recipe) -> None:
             f"advantage is {recipe.advantage.type!r} but prime-rl assigns advantages before the loss; name the one it assigns: {known}. "
             "Where an Algorithm of your own assigns them, say 'dr-grpo'"
         )
-    if recipe.shape.type != "none":
+    if recipe.shape.changes_reward:
         raise ConfigError(f"shape is {recipe.shape.type!r} but prime-rl compares rewards before the loss; use shape 'none'")
     if recipe.objective.aggregation != "token-mean":
         raise ConfigError(
             f"objective.aggregation is {recipe.objective.aggregation!r} but prime-rl divides by the tokens of the step; use 'token-mean'"
         )
-    if recipe.correction.kind != "none":
+    if recipe.correction.enabled:
         raise ConfigError(
             f"correction.kind is {recipe.correction.kind!r} but in prime-rl ratios are those to the sampler already; use 'none'"
         )

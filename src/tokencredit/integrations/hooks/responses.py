@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tokencredit.config import UniformCredit
 from tokencredit.errors import ConfigError, GuardError
 from tokencredit.masked import response_mean
 from tokencredit.objective import Objective, TokenInputs
@@ -46,13 +47,13 @@ def credit_responses(
 
     `uniform` passes on any advantages; other credits need one per response.
     """
-    advantage, kind = advantage.where(mask, 0.0), pipeline.recipe.credit.type
-    if kind == "uniform":
+    advantage = advantage.where(mask, 0.0)
+    if isinstance(pipeline.recipe.credit, UniformCredit):
         return advantage
     # Rounding in the mean must not count as a difference between tokens.
     of_response = response_mean(advantage, mask)
     if bool(((advantage - of_response).abs() > 1e-4 * of_response.abs())[mask].any()):
-        raise ConfigError(f"credit {kind!r} starts from one advantage per response, but the tokens of a response come with different ones")
+        raise ConfigError(f"{pipeline.recipe.credit.label} starts from one advantage per response, but the tokens of a response come with different ones")
     rollouts = _rollouts(mask, torch.arange(len(mask), device=mask.device))
     evidence = BatchEvidence(scores_without_entropy(logp))
     coefficient = pipeline.assign(pipeline.credit_inputs(rollouts, of_response[:, 0], evidence, seed=0)).coefficient

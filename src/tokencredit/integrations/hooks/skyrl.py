@@ -41,10 +41,8 @@ def skyrl_advantage(recipe: RecipeSource, *, max_new_tokens: int | None = None) 
     """An advantage estimator: shape and advantage of the recipe. Token credit follows in the loss, where log-probs are."""
     chosen = read_recipe(recipe)
     check_recipe(chosen, SKYRL)
-    if chosen.shape.type == "overlong" and max_new_tokens is None:
-        raise ConfigError(
-            "shape 'overlong' goes by the length limit, which SkyRL does not hand over; give max_new_tokens or use shape 'none'"
-        )
+    if (use := chosen.shape.reads_length_limit) is not None and max_new_tokens is None:
+        raise ConfigError(f"{chosen.shape.label} {use}, which SkyRL does not hand over; give max_new_tokens or use shape 'none'")
     pipeline = CreditPipeline(chosen, max_new_tokens=max_new_tokens or 0)
 
     def estimator(token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any], config: Any, **_: Any) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ def check_settings(args: Any, recipe: Recipe) -> None:
     if args.calculate_per_token_loss != (aggregation == "token-mean"):
         what = "set" if aggregation == "token-mean" else "leave out"
         raise ConfigError(f"the recipe's aggregation is {aggregation!r}; {what} --calculate-per-token-loss")
-    if recipe.batching.type == "query-preserved" and args.global_batch_size % args.n_samples_per_prompt:
+    if recipe.batching.deals_prompts and args.global_batch_size % args.n_samples_per_prompt:
         raise ConfigError(
             f"--global-batch-size is {args.global_batch_size}, no multiple of --n-samples-per-prompt {args.n_samples_per_prompt}, "
             "so an optimizer step would split a prompt's responses"

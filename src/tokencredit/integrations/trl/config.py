@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 from trl import GRPOConfig
 
-from tokencredit.config import Kl, Recipe, keeps_queries
+from tokencredit.config import Kl, Recipe
 from tokencredit.config.resolve import read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
@@ -85,7 +85,7 @@ def optimizer_steps(args: GRPOConfig) -> int:
 def _refuse_recipe(recipe: Recipe, args: GRPOConfig) -> None:
     refuse_recipe(recipe)
     refuse_ranks(recipe, args.world_size)
-    if recipe.correction.kind != "none":
+    if recipe.correction.enabled:
         if not args.use_vllm:
             raise ConfigError(f"correction.kind is {recipe.correction.kind!r}, but without use_vllm the trainer is the sampler; use 'none'")
         if args.vllm_importance_sampling_correction:
@@ -100,14 +100,14 @@ def _refuse_batch(args: GRPOConfig, recipe: Recipe) -> None:
             "so steps_per_generation must be a multiple of gradient_accumulation_steps"
         )
     steps, prompts = slices // accumulated, _whole(args.generation_batch_size) // _whole(args.num_generations)
-    if keeps_queries(recipe.batching) and prompts % steps:
+    if recipe.batching.deals_prompts and prompts % steps:
         raise ConfigError(
             f"a batch of generations holds {prompts} prompts for {steps} optimizer steps, but batching {recipe.batching.type!r} deals "
             "whole prompts; make the prompts (generation_batch_size / num_generations) a multiple of the optimizer steps"
         )
-    if recipe.batching.type == "stratified" and steps > _whole(args.num_generations):
+    if recipe.batching.spreads_prompts and steps > _whole(args.num_generations):
         raise ConfigError(
-            f"batching 'stratified' puts a response of every prompt into each of {steps} optimizer steps; raise num_generations"
+            f"{recipe.batching.label} puts a response of every prompt into each of {steps} optimizer steps; raise num_generations"
         )
 
 

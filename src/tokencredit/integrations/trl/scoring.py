@@ -59,7 +59,7 @@ class PassRecorder:
     def needed_by(recipe: Recipe) -> bool:
         """Whether anything before the loss reads what a pass finds; exactly on policy the loss itself needs no old log-probs."""
         in_reward = recipe.kl.beta > 0 and recipe.kl.place == "reward"
-        return bool(needed_evidence(recipe)) or recipe.correction.kind != "none" or in_reward
+        return bool(needed_evidence(recipe)) or recipe.correction.enabled or in_reward
 
 
 def causal_lm(trainer: Any) -> Any:

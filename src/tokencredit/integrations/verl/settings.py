@@ -92,7 +92,7 @@ def _refuse_recipe(recipe: Recipe, config: DictConfig) -> None:
         raise ConfigError("filter_groups is done by verl's sampler: set algorithm.filter_groups.enable=true and its metric")
     if filters and not recipe.filter_groups:
         raise ConfigError("algorithm.filter_groups.enable is true, but the recipe keeps all groups: set +tokencredit.filter_groups=true")
-    if recipe.correction.kind != "none" and not config.actor_rollout_ref.rollout.calculate_log_probs:
+    if recipe.correction.enabled and not config.actor_rollout_ref.rollout.calculate_log_probs:
         raise ConfigError(f"correction.kind is {recipe.correction.kind!r}: set actor_rollout_ref.rollout.calculate_log_probs=true")
     by_engine = "hidden" in needed_evidence(recipe) or build_objective(recipe, max_length=1).objective.statistic is not None
     if by_engine and actor.strategy not in OUR_ENGINE:

@@ -72,7 +72,7 @@ class CreditTrainer(PPOTrainerSync):
 
     @property
     def _corrects(self) -> bool:
-        return self.settings.recipe.correction.kind != "none"
+        return self.settings.recipe.correction.enabled
 
     def _driver_batch(self, batch: Any, data: TensorDict, real: list[int]) -> DriverBatch:
         names = [key.rsplit("_", 2) for key in batch.keys]

@@ -154,7 +154,7 @@ class CreditEngine(FSDPEngineWithLMHead):
             finished=torch.ones_like(rows, dtype=torch.bool),
         )
         logp, entropy = (given[name].float().where(mask, 0.0) for name in ("old_log_probs", "entropy"))
-        head = self._head() if getattr(recipe.credit, "proxy", "row") != "row" else None
+        head = self._head() if recipe.credit.needs_head else None
         evidence = BatchEvidence(TokenScores(logp, entropy, hidden), model=ModelFacts(head))
         inputs = pipeline.credit_inputs(rollouts, given[f"{FIELD}advantage"], evidence, seed=seed)
         ranks = self._ranks()

@@ -22,7 +22,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
 from tokencredit.lab.credit.batch import Drawn
 from tokencredit.optim.update import step_kappa
-from tokencredit.pipeline.build import needed_evidence
+from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.pipeline.microbatch import step_seed
 from tokencredit.policy.policy import Policy
@@ -97,7 +97,7 @@ def _recipe(name: str) -> Recipe:
 
 
 def _with_twin(name: str, recipe: Recipe, known: dict[str, Recipe]) -> Contender:
-    if not recipe.credit.differs_within_response and recipe.credit.type == "uniform":
+    if isinstance(recipe.credit, UniformCredit):
         return Contender(name, recipe, None)
     stages = {field: getattr(recipe, field) for field in Recipe.model_fields}
     plain = Recipe.model_validate(stages | {"credit": UniformCredit()})
@@ -144,7 +144,7 @@ class Assigning:
         return None
 
     def extra(self, chosen: TrainConfig) -> CollectedBatch:
-        needs = needed_evidence(chosen) - {"logp", "entropy", "hidden"}
+        needs = sampled_evidence(chosen)
         asked = {"shape": chosen.shape if "revisions" in needs else None, "credit": chosen.credit if "prefix-values" in needs else None}
         key = f"{sorted(needs)} {asked}"
         if key not in self._sampled:
