@@ -19,13 +19,12 @@ from torch import Tensor
 
 from tokencredit.advantage.group import c_rf_advantage, grpo_advantage
 from tokencredit.config.resolve import resolve
-from tokencredit.lab.compare.arms import with_settings
-from tokencredit.lab.credit.batch import draw_batch
+from tokencredit.lab.compare.design import with_settings
+from tokencredit.lab.credit.batch import draw_batch, gradients_of
 from tokencredit.lab.credit.compare_gradients import draw_reference, halves_of, products_of
-from tokencredit.lab.credit.gradients import gradients_of
 from tokencredit.lab.credit.measure import Subject
-from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import Axes, axes_of, ratio, without_entropy
+from tokencredit.lab.credit.recipes import CreditOrder
 from tokencredit.lab.credit.run import load_subject
 from tokencredit.storage.run_dir import describe_environment
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokencredit.lab.speed.part import Shown
 from tokencredit.lab.speed.run import tables
+from tokencredit.lab.speed.workload import Shown
 
 
 def cells(row: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from claims.declaration import Claim, Expected, Study, Test
 from claims.measures import CEILING, MEASURES, measured
 from claims.planning import place
 from claims.settings import SETTINGS
-from tokencredit.lab.compare.curves import common_horizon
+from tokencredit.lab.compare.pairs import common_horizon
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.statistics import Bounds, Paired, paired
 

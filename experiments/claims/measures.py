@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from claims.harvest import known_mean
-from tokencredit.lab.compare.curves import accuracy_at
-from tokencredit.lab.compare.pairs import values
+from tokencredit.lab.compare.pairs import accuracy_at, values
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.statistics import Bounds
 

@@ -10,8 +10,7 @@ from claims.settings import SETTINGS
 from tokencredit.commands.flags import parse_train
 from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
-from tokencredit.lab.compare.arms import make_arm, read_recipes
-from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
+from tokencredit.lab.compare.design import PlannedRun, make_arm, make_design, read_recipes, reported_runs
 from tokencredit.models import anchored, pinned_name
 
 CHEAP = "--diagnose.every 0 --tokens-every 0 --save-every 0 --threads 1"

@@ -8,7 +8,7 @@ import torch
 
 from laws.source_edits import Edit, loaded_with
 from tokencredit.lab.credit.failures import disagreement, failure, kinds, worst_to_typical
-from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.quality import redrawn
 
 CREDIT = torch.tensor([1.0, 1.0, 2.0, 0.0, -1.0, 3.0, -2.0, 1.0], dtype=torch.float64)
 TRUTH = torch.tensor([0.0, 0.1, 0.3, -0.5, -0.2, -0.4, 0.2, 0.06], dtype=torch.float64)

@@ -12,12 +12,36 @@ from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
-from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, make_arm, read_recipes, warn_if_group_size_overrides_recipe
-from tokencredit.lab.compare.design import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
-from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
+from tokencredit.lab.compare.design import (
+    RATE,
+    Arm,
+    Design,
+    Key,
+    PlannedRun,
+    choose_reference,
+    make_arm,
+    make_design,
+    number_of_runs,
+    read_recipes,
+    reported_runs,
+    tuning_runs,
+    warn_if_group_size_overrides_recipe,
+)
+from tokencredit.lab.compare.document import (
+    JSON_FILE,
+    PAGE_FILE,
+    THRESHOLD,
+    best_rates,
+    check_threshold,
+    going_on,
+    make_document,
+    read_document,
+    standings,
+    tune,
+    write_document,
+)
 from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
 from tokencredit.lab.compare.runner import Throttle, execute, failures_of, refuse_in_use
-from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
 from tokencredit.models import anchored, pinned_name
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tokencredit.lab.credit.batch import Drawn
-from tokencredit.lab.credit.intervals import Bounded, bounded
 from tokencredit.lab.credit.prefix_tree import Truth
+from tokencredit.lab.credit.quality import Bounded, bounded
 
 
 class Agreement(NamedTuple):

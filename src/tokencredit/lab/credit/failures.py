@@ -17,10 +17,9 @@ from torch import Tensor
 
 from tokencredit.lab.credit.agreement import flat, known_tokens, share
 from tokencredit.lab.credit.batch import Drawn
-from tokencredit.lab.credit.intervals import Bounded, bounded
-from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.prefix_tree import Truth
-from tokencredit.lab.credit.recipes import BASELINE, ORACLE
+from tokencredit.lab.credit.quality import Bounded, bounded
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder
 from tokencredit.report.blocks import rounded
 from tokencredit.report.terminal import credit_legend, credit_line
 from tokencredit.rollout.grading import RIGHT

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokencredit.kernels import token_statistics
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import Call, allocated, enough_calls, free, in_turns, peak_bytes, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
+from tokencredit.lab.speed.workload import Bench, Result, Shown, gib, ms, percent, times
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(hidden, weight, tokens) to log-probs; the entropy is computed beside them where the contender can."""
