@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.first_token_decides import RIGHT, subject
-from tokencredit.lab.credit.failures import anatomy_record, worst_examples
+from tokencredit.lab.credit.agreement import anatomy_record, worst_examples
 from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
 from tokencredit.lab.credit.quality import redrawn
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder, find_contenders

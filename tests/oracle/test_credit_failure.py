@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from laws.source_edits import Edit, loaded_with
-from tokencredit.lab.credit.failures import disagreement, failure, kinds, worst_to_typical
+from tokencredit.lab.credit.agreement import disagreement, failure, kinds, worst_to_typical
 from tokencredit.lab.credit.quality import redrawn
 
 CREDIT = torch.tensor([1.0, 1.0, 2.0, 0.0, -1.0, 3.0, -2.0, 1.0], dtype=torch.float64)

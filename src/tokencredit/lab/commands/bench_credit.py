@@ -201,7 +201,7 @@ def _show(result: Mapping[str, Any], *, examples: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tokencredit.lab.credit.failures import worst_examples
+    from tokencredit.lab.credit.agreement import worst_examples
     from tokencredit.lab.credit.table import notes, tables
 
     console = Console() if Console().is_terminal else Console(width=200)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.lab.credit.agreement import agreement, coefficient_table, concentration, flat, known_tokens
+from tokencredit.lab.credit.agreement import agreement, anatomy_record, coefficient_table, concentration, flat, known_tokens
 from tokencredit.lab.credit.batch import Drawn, alike, draw_batch, truth_of
-from tokencredit.lab.credit.failures import anatomy_record
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.quality import redrawn
 from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, CreditOrder, Field, LeftOut, twins
