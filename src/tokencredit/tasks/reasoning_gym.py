@@ -49,7 +49,7 @@ UNSUITED: dict[str, str] = {
     "game_of_life_halting": "its scorer takes any text for right",
     "puzzle24": "its scorer takes an expression over other numbers than the given ones for right",
 }
-"""Dataset -> why it is refused, as of reasoning-gym 0.1.25 (experiments/reasoning_gym_golds.py finds out)."""
+"""Dataset -> why it is refused, as of reasoning-gym 0.1.25 (`python -m tokencredit.lab.studies.reliability golds` finds out)."""
 
 
 class Share(NamedTuple):
