@@ -87,6 +87,16 @@ def comparisons(folder: Path) -> Iterator[Table]:
             yield from compared(name, one, references_of(name, one))
 
 
+def recipe_studies(folder: Path) -> Iterator[Table]:
+    """As `comparisons`, with the tables of finalists in place of the differences on each base, which these hold."""
+    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    for names in (("comparison", "fresh-shift", "fresh-sharpen"), ("retuned-shift",)):
+        yield Table(f"finalists: {', '.join(names)}", *_plain(recipe_study.finals([(name, told[name]) for name in names])))
+    for table in comparisons(folder):
+        if ": paired differences" not in table.title.partition(": ")[2]:
+            yield table
+
+
 def _plain(table: recipe_study.Table) -> tuple[list[str], list[list[str]]]:
     head, rows = table
     return list(head), [list(row) for row in rows]
@@ -155,7 +165,7 @@ EXTRACT: Mapping[str, Callable[[Path], Iterator[Table]]] = {
     "2026-11-17-language-model-recipes": comparisons,
     "2026-11-17-lengths": comparisons,
     "2026-11-17-multi-turn": comparisons,
-    "2026-11-17-recipe-study": comparisons,
+    "2026-11-17-recipe-study": recipe_studies,
     "2026-11-17-right-once": comparisons,
 }
 """Folder -> the tables of its raw files."""
