@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tokencredit.lab.commands.compare_options import AllRuns
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
-"""A run failed and the others were done; somebody asked to stop."""
+"""A run failed and the others finished; the user stopped the command."""
 
 UNDERNEATH: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1, "evaluation": {"seed": 0}}
 """Under files and flags: many runs of which only the numbers are wanted, a core for each, measured on the same problems."""
@@ -104,9 +104,9 @@ class Comparison:
         in_groups = [warn_if_group_size_overrides_recipe(one, arm) for one, arm in zip(wanted, arms, strict=True)]
         self.remarks = [remark for remark in in_groups if remark is not None]
         self.trained: set[Key] = set()
-        """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
+        """Runs of this command: used and reported even if the code changes during training."""
         self.keep_told = Throttle(lambda: write_document(self._document(), self.out))
-        """A study of hours can be looked at, and is not lost, before it ends."""
+        """Partial results of a long study can be read before it ends, and are not lost."""
         self.design = make_design(
             arms,
             reference,

@@ -66,7 +66,7 @@ def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
 
 
 def warn_if_group_size_overrides_recipe(wanted: Wanted, arm: Arm) -> str | None:
-    """A recipe made for one response to a prompt, under a file or flag that names a group size for all; in words."""
+    """The warning for a recipe made for one response per prompt, under a file or flag that sets a group size for all."""
     size = arm.config.sampling.group_size
     made_for_it = not RECIPES[wanted.recipe].asks_once or arm.config.needs_siblings() is not None
     if size == 1 or made_for_it or "sampling.group_size" in wanted.settings:
@@ -218,7 +218,7 @@ def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen:
 
 
 def number_of_runs(design: Design) -> int:
-    """Tuning and reported, whatever rate and whoever will be best."""
+    """Tuning and reported runs, whichever rate and recipe will be best."""
     tuned = len(design.arms) * len(design.tuning_seeds) * len(design.rates)
     return len(design.bases) * (tuned + _reported_recipes(design) * len(design.seeds))
 

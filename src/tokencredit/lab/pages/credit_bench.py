@@ -105,7 +105,7 @@ def reach_of(rows: Sequence[Record]) -> float:
 
 
 def gradient_rows(part: Record) -> list[dict[str, Any]]:
-    """One row per different direction, best first; whoever is the same is named with it."""
+    """One row per different direction, best first; methods with the same direction are named with it."""
     shown = [row for row in part["rows"] if row["same_direction_as"] is None]
     reach = reach_of(shown)
     return [

@@ -192,7 +192,7 @@ def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
 
 
 def run_microscope(*, steps: int, repeats: int, seed: int, device: str, recipe: str, report: Callable[[str], None]) -> dict[str, Any]:
-    """A look with everything that is on by default: all findings but token values and fresh responses."""
+    """Microscope observations with the default findings: all but token values and fresh responses."""
     ratios: list[float] = []
     seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
     for repeat in range(repeats):

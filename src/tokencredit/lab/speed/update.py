@@ -26,7 +26,7 @@ TOLERANCE = 0.02
 
 
 def broken(norms: Sequence[float], right: Sequence[float] | None = None) -> str | None:
-    """Why these gradient norms discredit whoever found them; None: they do not. Without `right` they must only be finite."""
+    """Why these gradient norms discredit the contender that computed them; None: they do not. Without `right` they must only be finite."""
     if not norms or not all(math.isfinite(norm) for norm in norms):
         bad = next((norm for norm in norms if not math.isfinite(norm)), None)
         return "broken: no gradient" if bad is None else f"broken: gradient is {bad}"

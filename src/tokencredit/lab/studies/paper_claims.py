@@ -247,7 +247,7 @@ def _train(studies: list[Study], runs: list[PlannedRun], options: argparse.Names
             atomic_write(options.out / f"{study.name}.json", json.dumps(document, indent=1) + "\n")
 
     def finish(planned: PlannedRun) -> Row | None:
-        # Trained just now: used even if somebody edited the package meanwhile; the row says by which code.
+        # Just trained: used even if the package was edited meanwhile; the row names the code.
         row = harvest(planned, folder, code, any_code=True)
         if row is not None:
             rows[planned.key] = row
