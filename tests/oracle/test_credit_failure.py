@@ -46,7 +46,7 @@ def test_kinds_and_shares_by_hand() -> None:
     both_by_hand(SimpleNamespace(kinds=kinds, failure=failure))
 
 
-MODULE = "lab.credit.failures"
+MODULE = "lab.credit.agreement"
 WRONG = {
     "a certain token decided": Edit(MODULE, "(truth != 0) & (truth.abs() >=", "(truth.abs() >="),
     "one standard error is enough": Edit(MODULE, "STANDARD_ERRORS = 2.0", "STANDARD_ERRORS = 1.0"),
