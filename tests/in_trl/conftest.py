@@ -41,7 +41,7 @@ def _started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return
     folder = tmp_path_factory.mktemp("two_ranks")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "in_trl.two_ranks"]
-    paths = os.pathsep.join([*(str(ROOT / name) for name in ("tests", "experiments")), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([*(str(ROOT / name) for name in ("tests", "experiments/2026-11-16-engines")), os.environ.get("PYTHONPATH", "")])
     with (folder / "output.txt").open("w") as output:
         ranks = subprocess.Popen([*launch, str(folder)], env={**os.environ, "PYTHONPATH": paths}, stdout=output, stderr=output)
     try:

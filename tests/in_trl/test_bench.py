@@ -5,13 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from tokencredit.lab.speed.contenders import trl_settings
-from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of, prepare
-from tokencredit.lab.speed.part import Bench
+from tokencredit.lab.speed.contenders import OurPath, bench_config, load_of, prepare, trl_settings
 from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.lab.speed.trl_loss import TrlPath, load_trl
 from tokencredit.lab.speed.update import look_at_left_padding, measure_shape
-from tokencredit.lab.speed.workload import TINY, make_batch
+from tokencredit.lab.speed.workload import TINY, Bench, make_batch
 
 BENCH = Bench(torch.device("cpu"), (TINY,), 1, 0, Ceilings(1e11, 1e10, "float32"), lambda _: None)
 

@@ -19,7 +19,9 @@ from tokencredit.lab.credit.table import tables
 from tokencredit.lab.pages.credit_bench import gradient_rows, mark, render_credit_page
 from tokencredit.report.format import hundreds
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STORED = Path(__file__).parent / "stored_credit_bench"
+"""Results of earlier versions of the benchmark, with seven of their recipes."""
+TABLES = (sys.executable, "-m", "tokencredit.lab.studies.credit", "tables")
 
 SMALL = (
     "--prompts", "4", "--continuations", "6", "--reference", "96", "--batches", "3", "--batch-prompts", "3", "--resamples", "50",
@@ -139,20 +141,18 @@ def test_results_from_before_failures_were_taken_apart_are_still_read(benched: B
     assert all("goes wrong" not in shown.title for shown in tables(old["checkpoints"][0]))
 
 
-@pytest.mark.parametrize("stored", sorted((EXPERIMENTS / "2026-11-16-credit-bench").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("stored", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
 def test_stored_results_give_their_page_and_tables(stored: Path) -> None:
     result = json.loads(stored.read_text())
     assert "<script" not in render_credit_page(result)
-    told = subprocess.run(
-        [sys.executable, EXPERIMENTS / "credit_tables.py", f"stored={stored}"], capture_output=True, text=True, check=True
-    )
+    told = subprocess.run([*TABLES, f"stored={stored}"], capture_output=True, text=True, check=True)
     assert "### anatomy" in told.stdout
     assert f"{result['checkpoints'][0]['policy']['entropy']:.3f}" in told.stdout
 
 
 def test_recipes_measured_later_on_the_same_rollouts_join_a_column() -> None:
-    folder = EXPERIMENTS / "2026-11-16-credit-bench"
-    command = [sys.executable, str(EXPERIMENTS / "credit_tables.py"), "--part", "gradients", f"one={folder / 'smollm2-addition.json'}"]
+    folder = STORED
+    command = [*TABLES, "--part", "gradients", f"one={folder / 'smollm2-addition.json'}"]
     alone, joined = (
         subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout.splitlines()
         for more in ([], [f"one={folder / 'smollm2-right-once.json'}"])
@@ -168,7 +168,7 @@ def test_recipes_measured_later_on_the_same_rollouts_join_a_column() -> None:
 def test_tables_over_files_tell_failures_and_draw_examples(benched: Benched, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     file.write_text(json.dumps(benched.result))
-    command = [sys.executable, EXPERIMENTS / "credit_tables.py", "--part", "anatomy", "--part", "examples", f"mine={file}"]
+    command = [*TABLES, "--part", "anatomy", "--part", "examples", f"mine={file}"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     part = benched.result["checkpoints"][0]["anatomy"]
     delta = next(row for row in part["rows"] if row["method"] == "delta")
@@ -185,7 +185,7 @@ def test_no_examples_are_kept_where_none_are_asked_for(tmp_path: Path, monkeypat
     part = json.loads((tmp_path / "found.json").read_text())["checkpoints"][0]["anatomy"]
     assert part["responses"] == []
     assert all(row["examples"] == [] for row in part["rows"])
-    command = [sys.executable, EXPERIMENTS / "credit_tables.py", "mine=found.json"]
+    command = [*TABLES, "mine=found.json"]
     assert "### oracle" in subprocess.run(command, capture_output=True, text=True, check=True).stdout, "without gradients or examples"
     page = (tmp_path / "found.html").read_text()
     assert "Where it goes wrong" in page

@@ -14,7 +14,6 @@ from tokencredit.lab.speed import timing
 from tokencredit.lab.speed.contenders import Search, Setting
 from tokencredit.lab.speed.growth import exponent, largest
 from tokencredit.lab.speed.lm_head import Case
-from tokencredit.lab.speed.part import Bench
 from tokencredit.lab.speed.sampling import sampling_floor
 from tokencredit.lab.speed.timing import (
     Call,
@@ -29,7 +28,7 @@ from tokencredit.lab.speed.timing import (
     try_once,
 )
 from tokencredit.lab.speed.update import STAGES, broken, compare, show, verdicts, without_cudnn_attention, written
-from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, Load, Row, Shape, build_model, forward_flops, update_flops
+from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, Bench, Load, Row, Shape, build_model, forward_flops, update_flops
 
 CPU = torch.device("cpu")
 HAND = Shape("hand", layers=2, width=4, heads=2, kv_heads=1, mlp=8, vocab=10)

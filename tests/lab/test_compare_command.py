@@ -9,7 +9,7 @@ from fault.command import assert_refused, tokencredit
 from made_up.comparison import make_comparison
 from tokencredit.config.resolve import resolve
 from tokencredit.lab.commands.compare_options import parse_compare
-from tokencredit.lab.compare.arms import make_arm, read_recipes
+from tokencredit.lab.compare.design import make_arm, read_recipes
 
 COMPARE = ["compare", "--recipes"]
 

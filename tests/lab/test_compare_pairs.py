@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up.comparison import make_comparison, make_row
-from tokencredit.lab.compare.curves import accuracy_at, area, common_horizon, on_grid, reaching, rollouts_to
-from tokencredit.lab.compare.pairs import difference, pair_up
+from tokencredit.lab.compare.pairs import accuracy_at, area, common_horizon, difference, on_grid, pair_up, reaching, rollouts_to
 from tokencredit.lab.compare.statistics import Bounds
 from tokencredit.lab.compare.summary import summarize
 

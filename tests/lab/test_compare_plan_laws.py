@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.lab.compare.arms import Arm, make_arm, read_recipes
 from tokencredit.lab.compare.design import (
     TUNING_SEEDS_FROM,
+    Arm,
     Design,
     folder_name,
+    make_arm,
     make_design,
     number_of_runs,
+    read_recipes,
     reported_runs,
     tuning_runs,
 )
-from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
+from tokencredit.lab.compare.document import best_rates, going_on, standings, tune
 
 RECIPES = ("dapo", "delta", "delta:credit.scope=group", "dapo:filter-groups=true", "reinforce++", "ibpo")
 RATES = (1e-4, 3e-4, 8e-4)

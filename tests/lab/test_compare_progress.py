@@ -7,8 +7,7 @@ from rich.console import Console
 
 from tokencredit.config.resolve import resolve
 from tokencredit.lab.commands.compare_options import AllRuns
-from tokencredit.lab.compare.arms import make_arm, read_recipes
-from tokencredit.lab.compare.design import PlannedRun, make_design, reported_runs
+from tokencredit.lab.compare.design import PlannedRun, make_arm, make_design, read_recipes, reported_runs
 from tokencredit.lab.compare.runner import BETWEEN_LOOKS, execute
 
 STEPS = 3

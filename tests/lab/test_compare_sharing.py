@@ -3,8 +3,8 @@
 from typing import Any
 
 from made_up.comparison import make_comparison, make_row
-from tokencredit.lab.compare.caveats import sharing_notes
 from tokencredit.lab.compare.document import concluded
+from tokencredit.lab.compare.summary import sharing_notes
 
 RECIPES = ("dapo", "delta", "random-lambda")
 

@@ -8,16 +8,19 @@ import pytest
 import torch
 
 from tokencredit.lab.credit.agreement import agreement, auroc, coefficient_table, concentration, pearson, share, tokens_holding
+from tokencredit.lab.credit.batch import alike, stretched, together
 from tokencredit.lab.credit.compare_gradients import gradient_record
-from tokencredit.lab.credit.gradients import alike, stretched, together
-from tokencredit.lab.credit.intervals import bounded, paired, redrawn, surviving_t
 from tokencredit.lab.credit.prefix_tree import token_advantage
 from tokencredit.lab.credit.quality import (
     Halves,
     Products,
     axes_of,
+    bounded,
     halves_without_entropy,
+    paired,
+    redrawn,
     rollouts_needed,
+    surviving_t,
     view,
     without_entropy,
 )

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from lab.first_token_decides import RIGHT, subject
-from tokencredit.lab.credit.failures import anatomy_record, worst_examples
-from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.agreement import anatomy_record, worst_examples
 from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
-from tokencredit.lab.credit.options import CreditOrder
-from tokencredit.lab.credit.recipes import BASELINE, ORACLE, find_contenders
+from tokencredit.lab.credit.quality import redrawn
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder, find_contenders
 from tokencredit.lab.credit.run import in_json
 from tokencredit.trainer.token_table import TokenLabels, label_tokens
 

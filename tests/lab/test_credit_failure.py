@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from laws.harness import Edit, loaded_with
-from tokencredit.lab.credit.failures import disagreement, failure, kinds, worst_to_typical
-from tokencredit.lab.credit.intervals import redrawn
+from tokencredit.lab.credit.agreement import disagreement, failure, kinds, worst_to_typical
+from tokencredit.lab.credit.quality import redrawn
 
 CREDIT = torch.tensor([1.0, 1.0, 2.0, 0.0, -1.0, 3.0, -2.0, 1.0], dtype=torch.float64)
 TRUTH = torch.tensor([0.0, 0.1, 0.3, -0.5, -0.2, -0.4, 0.2, 0.06], dtype=torch.float64)
@@ -46,7 +46,7 @@ def test_kinds_and_shares_by_hand() -> None:
     both_by_hand(SimpleNamespace(kinds=kinds, failure=failure))
 
 
-MODULE = "lab.credit.failures"
+MODULE = "lab.credit.agreement"
 WRONG = {
     "a certain token decided": Edit(MODULE, "(truth != 0) & (truth.abs() >=", "(truth.abs() >="),
     "one standard error is enough": Edit(MODULE, "STANDARD_ERRORS = 2.0", "STANDARD_ERRORS = 1.0"),

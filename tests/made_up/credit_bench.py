@@ -7,9 +7,8 @@ import torch
 
 from tokencredit.lab.credit.agreement import agreement, coefficient_table, concentration
 from tokencredit.lab.credit.compare_gradients import gradient_record
-from tokencredit.lab.credit.intervals import redrawn
-from tokencredit.lab.credit.options import CreditOrder
-from tokencredit.lab.credit.quality import Halves, Products
+from tokencredit.lab.credit.quality import Halves, Products, redrawn
+from tokencredit.lab.credit.recipes import CreditOrder
 from tokencredit.lab.credit.run import in_json
 
 METHODS = ("grpo", "grpo x random 0.8-1.2", "dapo", "a-recipe-with-a-name-that-is-rather-long-for-a-table")

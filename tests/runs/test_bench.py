@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from runpy import run_path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,6 +13,7 @@ from tokencredit.errors import ConfigError
 from tokencredit.lab.speed import lm_head
 from tokencredit.lab.speed.embedded import Measured, delta_share
 from tokencredit.lab.speed.run import SpeedOrder, find_parts, run_speed
+from tokencredit.lab.studies.summary import speed_markdown
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,8 +56,7 @@ def test_the_command_reports_stages_and_writes_every_number(benched: Benched) ->
 
 def test_a_committed_result_becomes_markdown(benched: Benched) -> None:
     result = benched.result | {"failed": {"head": "RuntimeError: no such kernel\n  somewhere"}}
-    markdown = run_path(str(ROOT / "experiments/speed_tables.py"))["markdown"]
-    lines = markdown(result).splitlines()
+    lines = speed_markdown(result).splitlines()
     assert f"torch {result['environment']['packages']['torch']}" in lines[0]
     assert "1 repeats" in lines[0]
     assert "|  | dapo | delta |" in lines
@@ -66,7 +65,7 @@ def test_a_committed_result_becomes_markdown(benched: Benched) -> None:
     assert f"| update | {update[0]:.1f} ms | {update[1]:.1f} ms |" in lines
     assert any(line.startswith("* DelTA adds") for line in lines)
     assert lines[-1] == "Part head failed: RuntimeError: no such kernel"
-    assert "| update |" not in markdown(result, ["head"])
+    assert "| update |" not in speed_markdown(result, ["head"])
 
 
 def test_the_cost_of_a_look_is_a_ratio_of_steps_of_one_run(tmp_path: Path) -> None:

@@ -15,12 +15,11 @@ import torch
 
 from tokencredit.credit.delta import delta_coefficients
 from tokencredit.lab.speed import trl_loss
-from tokencredit.lab.speed.delta_published import Chunk, first_centroids, published_coefficients
-from tokencredit.lab.speed.our_update import OurPath, bench_config, load_of
-from tokencredit.lab.speed.part import Bench
+from tokencredit.lab.speed.contenders import OurPath, bench_config, load_of
+from tokencredit.lab.speed.delta import Chunk, first_centroids, published_coefficients
 from tokencredit.lab.speed.run import ON_SHAPES, describe_machine, module_of, tables
 from tokencredit.lab.speed.timing import Ceilings
-from tokencredit.lab.speed.workload import TINY, Load, RandomRewards, make_batch, save_model, update_flops
+from tokencredit.lab.speed.workload import TINY, Bench, Load, RandomRewards, make_batch, save_model, update_flops
 from tokencredit.policy.policy import load_policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample

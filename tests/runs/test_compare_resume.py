@@ -181,7 +181,7 @@ def test_changes_to_the_package_that_are_not_committed_count_and_others_do_not(t
 
 
 def test_changes_to_what_only_tells_of_runs_do_not_count(tmp_path: Path, compare: Any) -> None:
-    telling = "src/tokencredit/lab/compare/caveats.py", "src/tokencredit/report/new.py"
+    telling = "src/tokencredit/lab/compare/summary.py", "src/tokencredit/report/new.py"
     diff = f"diff --git a/{telling[0]} b/{telling[0]}\n-one\n+two\n"
     (tmp_path / ENVIRONMENT).write_text(json.dumps({"diff": diff, "untracked": {telling[1]: "0" * 64}}))
     compare(*SMALL)

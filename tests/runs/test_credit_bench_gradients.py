@@ -13,13 +13,22 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import response_logits, row_cost
 from tokencredit.kernels import entropy_of, token_logp
-from tokencredit.lab.credit.batch import draw_batch
+from tokencredit.lab.credit.batch import ReferenceSum, draw_batch, gradients_of
 from tokencredit.lab.credit.compare_gradients import compare, draw_reference, halves_of
-from tokencredit.lab.credit.gradients import ReferenceSum, gradients_of
 from tokencredit.lab.credit.measure import Clock, Subject, measure_credit
-from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import axes_of
-from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, TWIN, Assigned, Assigning, Contender, find_contenders, twins
+from tokencredit.lab.credit.recipes import (
+    BASELINE,
+    CONTROL,
+    ORACLE,
+    TWIN,
+    Assigned,
+    Assigning,
+    Contender,
+    CreditOrder,
+    find_contenders,
+    twins,
+)
 from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
 from tokencredit.rollout.scoring import credit_pipeline, model_facts

@@ -50,7 +50,7 @@ UNSUITED: dict[str, str] = {
     "game_of_life_halting": "its scorer accepts any text",
     "puzzle24": "its scorer accepts expressions over numbers other than the given ones",
 }
-"""Dataset -> why the task refuses it, as of reasoning-gym 0.1.25 (found by experiments/reasoning_gym_golds.py)."""
+"""Dataset -> why the task refuses it, as of reasoning-gym 0.1.25 (`python -m tokencredit.lab.studies.reliability golds` finds them)."""
 CHECKED = 64
 """Gold answers graded at the start."""
 PATIENCE = 500

@@ -53,7 +53,9 @@ def credit_responses(
     # Rounding in the mean must not count as a difference between tokens.
     of_response = response_mean(advantage, mask)
     if bool(((advantage - of_response).abs() > 1e-4 * of_response.abs())[mask].any()):
-        raise ConfigError(f"{pipeline.recipe.credit.label} starts from one advantage per response, but the tokens of a response come with different ones")
+        raise ConfigError(
+            f"{pipeline.recipe.credit.label} starts from one advantage per response, but the tokens of a response come with different ones"
+        )
     rollouts = _rollouts(mask, torch.arange(len(mask), device=mask.device))
     evidence = BatchEvidence(scores_without_entropy(logp))
     coefficient = pipeline.assign(pipeline.credit_inputs(rollouts, of_response[:, 0], evidence, seed=0)).coefficient

@@ -14,7 +14,7 @@ from tokencredit.storage.atomic import atomic_write
 from tokencredit.text import suggest
 
 if TYPE_CHECKING:
-    from tokencredit.lab.speed.part import Shown
+    from tokencredit.lab.speed.workload import Shown
 
 EXIT_FAILED = 1
 """A part broke; the others were measured."""
@@ -93,8 +93,8 @@ def _write(path: Path | None, result: Mapping[str, Any]) -> None:
 
 
 def _microscope(options: MicroscopeOptions) -> int:
-    from tokencredit.lab.speed.microscope import run_microscope
-    from tokencredit.lab.speed.part import in_range
+    from tokencredit.lab.speed.embedded import run_microscope
+    from tokencredit.lab.speed.workload import in_range
 
     result = run_microscope(
         steps=options.steps, repeats=options.repeats, seed=options.seed, device=options.device, recipe=options.recipe, report=print

@@ -20,8 +20,7 @@ from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_fields, with_task_flags
 from tokencredit.config.train import CHOICES, TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.lab.credit.options import QUICK, USUAL, CreditOrder, check_order
-from tokencredit.lab.credit.recipes import Field, find_contenders
+from tokencredit.lab.credit.recipes import QUICK, USUAL, CreditOrder, Field, check_order, find_contenders
 from tokencredit.models import model_folder
 from tokencredit.storage.atomic import atomic_write
 
@@ -202,7 +201,7 @@ def _show(result: Mapping[str, Any], *, examples: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tokencredit.lab.credit.failures import worst_examples
+    from tokencredit.lab.credit.agreement import worst_examples
     from tokencredit.lab.credit.table import notes, tables
 
     console = Console() if Console().is_terminal else Console(width=200)

@@ -12,12 +12,36 @@ from tokencredit.commands.run_folder import choose_folder
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
 from tokencredit.lab.commands.compare_options import CompareOptions, parse_compare
-from tokencredit.lab.compare.arms import RATE, Arm, choose_reference, make_arm, read_recipes, warn_if_group_size_overrides_recipe
-from tokencredit.lab.compare.design import Design, Key, PlannedRun, make_design, number_of_runs, reported_runs, tuning_runs
-from tokencredit.lab.compare.document import JSON_FILE, PAGE_FILE, THRESHOLD, check_threshold, make_document, read_document, write_document
+from tokencredit.lab.compare.design import (
+    RATE,
+    Arm,
+    Design,
+    Key,
+    PlannedRun,
+    choose_reference,
+    make_arm,
+    make_design,
+    number_of_runs,
+    read_recipes,
+    reported_runs,
+    tuning_runs,
+    warn_if_group_size_overrides_recipe,
+)
+from tokencredit.lab.compare.document import (
+    JSON_FILE,
+    PAGE_FILE,
+    THRESHOLD,
+    best_rates,
+    check_threshold,
+    going_on,
+    make_document,
+    read_document,
+    standings,
+    tune,
+    write_document,
+)
 from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
 from tokencredit.lab.compare.runner import Throttle, execute, failures_of, refuse_in_use
-from tokencredit.lab.compare.tuning import best_rates, going_on, standings, tune
 from tokencredit.models import anchored, pinned_name
 from tokencredit.report.methods import flat
 from tokencredit.storage.lock import locked
@@ -28,7 +52,7 @@ if TYPE_CHECKING:
     from tokencredit.lab.commands.compare_options import AllRuns
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
-"""A run failed and the others were done; somebody asked to stop."""
+"""A run failed and the others finished; the user stopped the command."""
 
 UNDERNEATH: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1, "evaluation": {"seed": 0}}
 """Under files and flags: many runs of which only the numbers are wanted, a core for each, measured on the same problems."""
@@ -80,9 +104,9 @@ class Comparison:
         in_groups = [warn_if_group_size_overrides_recipe(one, arm) for one, arm in zip(wanted, arms, strict=True)]
         self.remarks = [remark for remark in in_groups if remark is not None]
         self.trained: set[Key] = set()
-        """Runs of this very command: used, and told, even if somebody changes the code while they are trained."""
+        """Runs of this command: used and reported even if the code changes during training."""
         self.keep_told = Throttle(lambda: write_document(self._document(), self.out))
-        """A study of hours can be looked at, and is not lost, before it ends."""
+        """Partial results of a long study can be read before it ends, and are not lost."""
         self.design = make_design(
             arms,
             reference,

@@ -1,18 +1,90 @@
-"""Which runs: every recipe gets the same seeds, the same bases and the same number of rates to try. Decides only; nothing is run.
+"""Which runs a comparison makes. This file decides only; it runs nothing.
 
-Rates are tuned on seeds of their own, far from those that are reported.
+A recipe is written as on the command line: `dapo,delta,delta:credit.scope=group+credit.proxy=head`. Every recipe gets the same seeds, the
+same bases and the same number of learning rates to try. Rates are tuned on seeds of their own, far from the reported ones.
 """
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tokencredit.config import Recipe
+from tokencredit.config.messages import shortened
+from tokencredit.config.recipes import RECIPES
+from tokencredit.config.resolve import overlay, validated
+from tokencredit.config.syntax import Wanted, as_layer, read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.lab.compare.arms import RATE, Arm, with_settings
 from tokencredit.text import suggest
+
+MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
+"""Everything else is the same for all, or they would not be compared on the same thing.
+
+Steps: whether one recipe ends where another does, with fewer rollouts and its rate decayed by then, is seen in no part of a longer run.
+"""
+
+RATE = "optimizer.learning_rate"
+CONTROL = "random-lambda"
+"""Coefficients drawn at random: what it differs by is noise."""
+
+
+class Arm(NamedTuple):
+    label: str
+    """As it was asked for."""
+    config: TrainConfig
+
+    @property
+    def control(self) -> bool:
+        return self.label.partition(":")[0] == CONTROL
+
+
+def read_recipes(text: str) -> list[Wanted]:
+    """Names and settings as they were written; what they mean is for `make_arm`."""
+    found = [read_recipe(part.strip(), MAY_VARY) for part in text.split(",")]
+    labels = [one.label for one in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ConfigError(f"recipes names {', '.join(twice)} more than once; name it once")
+    return found
+
+
+def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
+    """`configure` gives the configuration of a recipe under the files and flags that hold for all."""
+    config = configure(wanted.recipe)
+    if not wanted.settings:
+        return Arm(wanted.label, config)
+    try:
+        return Arm(wanted.label, with_settings(config, wanted.settings))
+    except ConfigError as problem:
+        raise ConfigError(f"recipes: {shortened(wanted.label)}: {problem}") from None
+
+
+def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
+    """The configuration with other values at dotted names, checked as a whole; another `type` brings its own defaults."""
+    return validated(overlay(config.model_dump(), as_layer(settings)))
+
+
+def warn_if_group_size_overrides_recipe(wanted: Wanted, arm: Arm) -> str | None:
+    """The warning for a recipe made for one response per prompt, under a file or flag that sets a group size for all."""
+    size = arm.config.sampling.group_size
+    made_for_it = not RECIPES[wanted.recipe].asks_once or arm.config.needs_siblings() is not None
+    if size == 1 or made_for_it or "sampling.group_size" in wanted.settings:
+        return None
+    settings = f"sampling.prompts={arm.config.sampling.prompts * size}+sampling.group_size=1"
+    return (
+        f"{arm.label} is made to ask each prompt once, and sampling.group_size for all is {size}, so here it asks {size} times: "
+        f"put {settings} among its settings if that is not what you want."
+    )
+
+
+def choose_reference(asked: str | None, arms: Sequence[Arm]) -> str:
+    """The one asked for; else dapo if it takes part, else the first."""
+    labels = [arm.label for arm in arms]
+    if asked is not None and asked not in labels:
+        raise ConfigError(f"reference {shortened(asked)} is not among the recipes; {suggest(asked, labels)}")
+    return asked or ("dapo" if "dapo" in labels else labels[0])
+
 
 TUNING_SEEDS_FROM = 10_000
 LONGEST_NAME = 60
@@ -146,7 +218,7 @@ def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen:
 
 
 def number_of_runs(design: Design) -> int:
-    """Tuning and reported, whatever rate and whoever will be best."""
+    """Tuning and reported runs, whichever rate and recipe will be best."""
     tuned = len(design.arms) * len(design.tuning_seeds) * len(design.rates)
     return len(design.bases) * (tuned + _reported_recipes(design) * len(design.seeds))
 

@@ -182,7 +182,7 @@ class Improvement(NamedTuple):
 def improvement(wins: Sequence[Numbers], draws: int = DRAWS) -> Improvement | None:
     """P(X > Y), the Mann-Whitney statistic averaged over bases (Agarwal et al. 2021, 2108.13264).
 
-    `wins[base][i, j]` is 1 where run i of X is better than run j of Y, 1/2 for a tie or where nobody can tell, else 0. Seeds are
+    `wins[base][i, j]` is 1 where run i of X is better than run j of Y, 1/2 for a tie or where it is not known, else 0. Seeds are
     resampled, both runs of a seed together: they share their problems.
     """
     if not wins or not all(len(one) for one in wins):

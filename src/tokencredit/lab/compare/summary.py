@@ -1,15 +1,32 @@
-"""Rows of runs -> what they say: every recipe by itself, and beside the reference. Plain JSON; None stands for what has no bound."""
+"""Rows of runs -> every recipe by itself, every recipe against the reference, and the caveats a reader must know.
+
+The result is plain JSON; None stands for what has no bound. The caveats say what runs share and where they do not: the problems they are
+evaluated on, and the prompts they are trained on.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
-from tokencredit.lab.compare.curves import common_horizon, on_grid, reaching
-from tokencredit.lab.compare.pairs import BY_MEAN_CURVES, MEASURES, RANKED, Pair, bounds_to, differences, pair_up, values
-from tokencredit.lab.compare.results import Row
+from tokencredit.lab.compare.pairs import (
+    BY_MEAN_CURVES,
+    MEASURES,
+    RANKED,
+    TOLD,
+    Pair,
+    bounds_to,
+    common_horizon,
+    differences,
+    on_grid,
+    pair_up,
+    reaching,
+    values,
+)
+from tokencredit.lab.compare.results import Code, Row, same_code
 from tokencredit.lab.compare.statistics import UNKNOWN, Bounds, Improvement, Intervals, Paired, improvement, outcomes, paired, seeds_needed
 from tokencredit.stats import critical
 
@@ -188,3 +205,198 @@ def _curves(rows: Sequence[Row], recipes: Sequence[str]) -> list[dict[str, Any]]
 def _number(value: float) -> float | None:
     """JSON has no word for infinity: None."""
     return value if math.isfinite(value) else None
+
+
+MOST_NAMED = 4
+
+
+def sharing_notes(rows: Sequence[Row], *, recipes: Sequence[str], reference: str, settings: Mapping[str, Any]) -> list[str]:
+    """`rows`: reported runs; `settings`: those in common and those of each recipe, as the JSON has them."""
+
+    def setting(recipe: str, name: str) -> Any:
+        return settings["by_recipe"].get(recipe, {}).get(name, settings["common"].get(name))
+
+    return [*_held_out(rows), *_first_prompts(rows, reference, setting), *_drawn_otherwise(recipes, reference, setting)]
+
+
+def _held_out(rows: Sequence[Row]) -> list[str]:
+    by_place: dict[tuple[str, int], set[str]] = {}
+    for row in rows:
+        by_place.setdefault((row["base"], row["seed"]), set()).add(row["held_out_sha256"])
+    if unlike := [f"{base} seed {seed}" for (base, seed), hashes in by_place.items() if len(hashes) > 1]:
+        return [f"Held-out problems differ between the recipes of {_few(unlike)}: these are no pairs."]
+    if len({row["held_out_sha256"] for row in rows}) > 1:
+        return ["Each seed was measured on held-out problems of its own: pairs share them, but seeds differ by their problems too."]
+    return []
+
+
+def _first_prompts(rows: Sequence[Row], reference: str, setting: Callable[[str, str], Any]) -> list[str]:
+    theirs = {(row["base"], row["seed"]): row["first_prompts_sha256"] for row in rows if row["recipe"] == reference}
+    unlike: dict[str, list[str]] = {}
+    for row in rows:
+        if row["first_prompts_sha256"] != theirs.get((row["base"], row["seed"]), row["first_prompts_sha256"]):
+            unlike.setdefault(row["recipe"], []).append(f"{row['base']} seed {row['seed']}")
+    theirs_a_step = setting(reference, "sampling.prompts")
+    otherwise: dict[int, list[str]] = {}
+    found = []
+    for recipe, places in unlike.items():
+        if (own := setting(recipe, "sampling.prompts")) != theirs_a_step:
+            otherwise.setdefault(own, []).append(recipe)
+        else:
+            found.append(f"{recipe} was first asked other prompts than {reference} on {_few(places)}: these are no pairs.")
+    for prompts, drawing in otherwise.items():
+        found.append(
+            f"With {prompts} prompts a step, where {reference} draws {theirs_a_step}, pairs do not share training prompts: {_few(drawing)}."
+        )
+    return found
+
+
+def _drawn_otherwise(recipes: Sequence[str], reference: str, setting: Callable[[str, str], Any]) -> list[str]:
+    found = []
+    if replacing := [recipe for recipe in recipes if setting(recipe, "filter_groups")]:
+        found.append(
+            f"Groups whose scores are all alike are thrown away (filter_groups, {_few(replacing)}): what is asked instead is not shared."
+        )
+
+    def differs(recipe: str, name: str) -> bool:
+        return setting(recipe, name) != setting(reference, name)
+
+    # Where prompts differ too, that has been told.
+    if other := [recipe for recipe in recipes if differs(recipe, "sampling.group_size") and not differs(recipe, "sampling.prompts")]:
+        found.append(f"Groups are of another size than {reference}'s ({_few(other)}): prompts are shared, the draws of responses are not.")
+    return found
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+
+
+SAME_BUDGET = 0.01
+OTHER_LENGTH = 2.0
+"""Responses more than this many times as long or as short as before are another way to answer."""
+
+
+def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    """`told`: what is known of the comparison beside its rows: its design, settings, failures, tuning, standings and remarks."""
+    reported = [row for row in rows if not row["tuning"]]
+    shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
+    found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
+    found += [
+        *_lengths(summary),
+        *_rates(told),
+        *_finalists(told),
+        *_controls(summary, told),
+        *_chance(summary, told),
+        *_few_seeds(summary),
+    ]
+    return found
+
+
+def _incomplete(told: dict[str, Any]) -> list[str]:
+    found = []
+    if told["failed"]:
+        names = sorted({f"{one['recipe']} on {one['base']} at {one['rate']:g}" for one in told["failed"]})
+        found.append(
+            f"{len(told['failed'])} runs failed ({'; '.join(names[:6])}): what is compared are the seeds that finished, and a recipe that "
+            "breaks on the hard ones looks better than it is."
+        )
+    if told["missing"]:
+        found.append(f"{told['missing']} runs are still missing: these numbers will change.")
+    return found
+
+
+def _budgets(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
+    found = []
+    for base, horizon in summary["horizons"].items():
+        longest = max(row["rollouts"] for row in rows if row["base"] == base)
+        if longest > horizon * (1 + SAME_BUDGET):
+            found.append(
+                f"On {base} recipes used different numbers of rollouts; the curve area is over the first {horizon:,.0f}, which all "
+                "cover, but final accuracy, greedy and pass@k are those at each one's own end."
+            )
+    return found
+
+
+def _lengths(summary: dict[str, Any]) -> list[str]:
+    found = []
+    for one in summary["recipes"]:
+        before, after = one["length"]["before"]["mean"], one["length"]["after"]["mean"]
+        if max(before, after) > OTHER_LENGTH * min(before, after):
+            words = f"went from {before:,.0f} to {after:,.0f} tokens a response"
+            found.append(f"{one['recipe']} on {one['base']} {words}: look at what it came to say.")
+    return found
+
+
+def _code(rows: Sequence[Row]) -> list[str]:
+    found = []
+    codes = {Code(row["commit"], row["uncommitted"]) for row in rows}
+    if not all(same_code(one, other) for one, other in pairwise(codes)):
+        found.append("Runs were trained by different code: a difference may be one of the code. The JSON has the commit of each.")
+    if any(code.uncommitted for code in codes):
+        found.append("Some runs were trained with uncommitted changes to the package: nobody else can do this again.")
+    if len({tuple(row["versions"].items()) for row in rows}) > 1:
+        found.append("Runs were trained under different versions of Python or its packages; the JSON has them for each.")
+    return found
+
+
+def _rates(told: dict[str, Any]) -> list[str]:
+    if len(told["rates"]) < 2:
+        return [
+            "The learning rate was not tuned. A change of rate can outweigh every method, and token weights change the effective step: "
+            "give --rates several values before believing a difference."
+        ]
+    edge = [f"{one['recipe']} on {one['base']} ({one['best']:g})" for one in told["tuning"] if one["best"] is not None and one["at_edge"]]
+    if not edge:
+        return []
+    return [f"The best rate is the smallest or largest that was tried for {', '.join(edge)}: a better one may lie beyond."]
+
+
+def _finalists(told: dict[str, Any]) -> list[str]:
+    standing = told["standings"]
+    on = [one["recipe"] for one in standing if one["goes_on"]]
+    if len(on) == len(standing):
+        return []
+    return [
+        f"{len(on)} of {len(standing)} recipes went on after tuning ({', '.join(on)}). The areas that they were chosen by flatter them; "
+        "the seeds that are reported were not seen then."
+    ]
+
+
+def _controls(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    if not told["controls"]:
+        return ["No A/A control takes part: add random-lambda, whose differences show what chance alone does here."]
+    found = []
+    for one in summary["comparisons"]:
+        area = one["overall"]["area"]
+        if one["control"] and area["t"] is not None and not area["t_interval"][0] <= 0 <= area["t_interval"][1]:
+            found.append(f"The A/A control {one['recipe']} itself differs (curve area, t {area['t']:+.1f}): distrust effects of that size.")
+    return found
+
+
+def _chance(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    claims = [one for one in summary["comparisons"] if not one["control"]]
+    areas = {one["recipe"]: one["overall"]["area"] for one in claims if one["overall"]["area"]["bonferroni_t"] is not None}
+    if len(claims) < 2 or not areas:
+        return []
+    limits = sorted(area["bonferroni_t"] for area in areas.values())
+    limit = f"{limits[0]:.1f}" if limits[-1] - limits[0] < 0.05 else f"{limits[0]:.1f} to {limits[-1]:.1f} (fewer pairs, higher limit)"
+    beyond = [recipe for recipe, area in areas.items() if area["t"] is not None and abs(area["t"]) > area["bonferroni_t"]]
+    intervals = len(TOLD) * len(claims)
+    return [
+        f"{len(claims)} recipes are compared with {told['reference']}: by curve area, one of them beyond |t| {limit} is as rare by chance "
+        f"as one alone beyond its 5 % limit (Bonferroni). Beyond it: {', '.join(beyond) or 'none'}.",
+        f"That counts recipes, not measures: {len(TOLD)} measures of each make {intervals} intervals of 95 %, of which about "
+        f"{0.05 * intervals:.0f} would lie on one side of no difference with no effect anywhere.",
+    ]
+
+
+def _few_seeds(summary: dict[str, Any]) -> list[str]:
+    compared = [one["overall"] for one in summary["comparisons"] if one["pairs"]]
+    if not compared:
+        return []
+    if any(one["area"]["interval"] == [None, None] for one in compared):
+        return ["One seed to a base says nothing of chance: there are no intervals."]
+    if all(one["area"]["interval_by"] == "bootstrap" for one in compared):
+        return []
+    least = min(one["area"]["pairs"] for one in compared)
+    return [f"Few pairs ({least}): intervals are Student's t, not bootstrap, which would be too narrow."]

@@ -1,6 +1,6 @@
 """A comparison in the terminal, from its JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -12,17 +12,25 @@ from tokencredit.lab.pages import effects
 from tokencredit.text import brief, sanitize
 
 
-def print_comparison(told: dict[str, Any]) -> None:
-    """`told` is what the JSON holds."""
+def print_comparison(document: dict[str, Any]) -> None:
+    """`document` is what the JSON holds."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=220)
-    summary = told["summary"]
-    for base in told["design"]["bases"]:
+    for title, headings, rows in comparison_tables(document):
+        _print(console, title, headings, rows)
+    for note in document["notes"]:
+        console.print(f"- {brief(note, 1000)}", markup=False, soft_wrap=True)
+
+
+def comparison_tables(document: dict[str, Any]) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """Title, headings and rows of every table."""
+    summary, bases = document["summary"], document["design"]["bases"]
+    for base in bases:
         own = [one for one in summary["recipes"] if one["base"] == base]
         if own:
-            _print(console, f"{base}: mean ± standard deviation over seeds, accuracies in %", *_by_itself(own, summary["threshold"]))
+            yield (f"{base}: mean ± standard deviation over seeds, accuracies in %", *_by_itself(own, summary["threshold"]))
     compared = [one for one in summary["comparisons"] if one["pairs"]]
-    places = [("", "overall"), *((base, base) for base in told["design"]["bases"] if len(told["design"]["bases"]) > 1)]
+    places = [("", "overall"), *((base, base) for base in bases if len(bases) > 1)]
     for title, place in places:
         rows = [(one, one["overall"] if place == "overall" else one["by_base"].get(place)) for one in compared]
         rows = [(one, found) for one, found in rows if found is not None]
@@ -32,13 +40,11 @@ def print_comparison(told: dict[str, Any]) -> None:
                 f"{over}paired differences to {summary['reference']} with 95 % intervals: accuracies in points, rollouts as a factor; "
                 "seeds per base to see a gain of 10 % / of the size seen"
             )
-            _print(console, name, *_beside(rows, summary["measures"]))
-    if tuned := told["tuning"]:
-        _print(console, "learning rates, mean curve area in % over tuning seeds", *_rates(tuned, told["design"]["rates"]))
-    if standing := told["standings"]:
-        _print(console, "who went on: mean curve area in % at the best rates over tuning seeds and bases", *_standings(standing))
-    for note in told["notes"]:
-        console.print(f"- {brief(note, 1000)}", markup=False, soft_wrap=True)
+            yield (name, *_beside(rows, summary["measures"]))
+    if tuned := document["tuning"]:
+        yield ("learning rates, mean curve area in % over tuning seeds", *_rates(tuned, document["design"]["rates"]))
+    if standing := document["standings"]:
+        yield ("who went on: mean curve area in % at the best rates over tuning seeds and bases", *_standings(standing))
 
 
 Lines = tuple[Sequence[str], Sequence[Sequence[str]]]

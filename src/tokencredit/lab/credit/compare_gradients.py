@@ -12,24 +12,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.errors import ConfigError
-from tokencredit.lab.credit.batch import Drawn, Facts, draw_batch
-from tokencredit.lab.credit.gradients import Reference, ReferenceSum, alike, gradients_of, stretched, together
-from tokencredit.lab.credit.intervals import Paired, surviving_t
+from tokencredit.lab.credit.batch import Drawn, Facts, Reference, ReferenceSum, alike, draw_batch, gradients_of, stretched, together
 from tokencredit.lab.credit.measure import Clock, Measured, Notify, Subject, everybody
-from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.quality import (
     Axes,
     Halves,
+    Paired,
     Products,
     View,
     axes_of,
     difference,
     halves_without_entropy,
     rollouts_needed,
+    surviving_t,
     view,
     without_entropy,
 )
-from tokencredit.lab.credit.recipes import BASELINE, ORACLE, Assigning, Field, LeftOut
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, Assigning, CreditOrder, Field, LeftOut
 from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.seeds import derive_seed
 

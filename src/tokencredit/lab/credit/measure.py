@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.config.train import TrainConfig
-from tokencredit.lab.credit.agreement import agreement, coefficient_table, concentration, flat, known_tokens
-from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
-from tokencredit.lab.credit.failures import anatomy_record
-from tokencredit.lab.credit.gradients import alike
-from tokencredit.lab.credit.intervals import redrawn
-from tokencredit.lab.credit.options import CreditOrder
+from tokencredit.lab.credit.agreement import agreement, anatomy_record, coefficient_table, concentration, flat, known_tokens
+from tokencredit.lab.credit.batch import Drawn, alike, draw_batch, truth_of
 from tokencredit.lab.credit.prefix_tree import Truth
-from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, Field, LeftOut, twins
+from tokencredit.lab.credit.quality import redrawn
+from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, CreditOrder, Field, LeftOut, twins
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes

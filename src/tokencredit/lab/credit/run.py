@@ -17,9 +17,8 @@ from tokencredit.errors import ConfigError
 from tokencredit.lab.credit.batch import Facts
 from tokencredit.lab.credit.compare_gradients import compare
 from tokencredit.lab.credit.measure import Clock, Notify, Subject, measure_credit
-from tokencredit.lab.credit.options import CreditOrder
 from tokencredit.lab.credit.prefix_tree import CERTAIN
-from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, Field
+from tokencredit.lab.credit.recipes import BASELINE, CONTROL, ORACLE, CreditOrder, Field
 from tokencredit.policy.policy import choose_device, load_policy, set_threads
 from tokencredit.policy.prompting import with_prompting
 from tokencredit.rollout.sampler import with_sampler

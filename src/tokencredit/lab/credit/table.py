@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tokencredit.lab.speed.part import Shown
+from tokencredit.lab.speed.workload import Shown
 from tokencredit.text import brief
 
 Record = Mapping[str, Any]

@@ -3,16 +3,14 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tokencredit.config.syntax import settings_apart
 from tokencredit.errors import ConfigError
-from tokencredit.lab.pages import effects
+from tokencredit.lab.pages import effects, page_environment, read_assets
 from tokencredit.report.charts import WITHOUT, can_draw, draw
 from tokencredit.report.curves import Curve, Point, Series
 from tokencredit.report.format import duration, grouped, hundreds, percent
@@ -62,15 +60,10 @@ def write_comparison(told: Mapping[str, Any], out: Path) -> None:
 def render(told: Mapping[str, Any]) -> str:
     """Every text of the JSON is made visible first; the template escapes it."""
     shown_of: Any = sanitize_values(dict(told))
-    environment = Environment(
-        loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = page_environment()
     environment.filters |= {"hundreds": hundreds, "grouped": grouped, "percent": percent, "duration": duration, "setting": shown}
     environment.filters["settings_apart"] = settings_apart
-    script, style = (
-        "\n".join(resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8") for name in names)
-        for names in (SCRIPTS, STYLES)
-    )
+    script, style = read_assets(SCRIPTS), read_assets(STYLES)
     summary, bases = shown_of["summary"], list(shown_of["design"]["bases"])
     places = [("All bases together" if len(bases) > 1 else "", None), *((base, base) for base in bases if len(bases) > 1)]
     return environment.get_template("comparison.html").render(

@@ -4,13 +4,12 @@ What the page of the credit benchmark shows of failures: a table by kind, and th
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tokencredit.lab.pages import page_environment, read_assets
 from tokencredit.report.blocks import page_json
 from tokencredit.report.format import duration, grouped, hundreds, percent
 from tokencredit.report.page import content_policy
@@ -106,7 +105,7 @@ def reach_of(rows: Sequence[Record]) -> float:
 
 
 def gradient_rows(part: Record) -> list[dict[str, Any]]:
-    """One row per different direction, best first; whoever is the same is named with it."""
+    """One row per different direction, best first; methods with the same direction are named with it."""
     shown = [row for row in part["rows"] if row["same_direction_as"] is None]
     reach = reach_of(shown)
     return [
@@ -154,20 +153,14 @@ def checkpoint(record: Record, baseline: str) -> dict[str, Any]:
     }
 
 
-def _assets(names: Sequence[str]) -> str:
-    return "\n".join(resources.files("tokencredit.report").joinpath("assets", name).read_text(encoding="utf-8") for name in names)
-
-
 def render_credit_page(result: Record) -> str:
-    environment = Environment(
-        loader=PackageLoader("tokencredit.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = page_environment()
     environment.filters |= {"percent": percent, "hundreds": hundreds, "grouped": grouped, "duration": duration}
     environment.filters |= {"signed": signed, "number": number, "rollouts": rollouts}
     shown: Any = sanitize_values(dict(result))
     checkpoints = [checkpoint(record, shown["rows"]["baseline"]) for record in shown["checkpoints"]]
     drawn = any(one["anatomy"] and one["anatomy"]["block"] for one in checkpoints)
-    style, script = _assets(STYLES), f'"use strict";\n(() => {{\n{_assets(SCRIPTS)}}})();\n' if drawn else ""
+    style, script = read_assets(STYLES), f'"use strict";\n(() => {{\n{read_assets(SCRIPTS)}}})();\n' if drawn else ""
     page = environment.get_template("credit_bench.html").render(
         policy=content_policy(script, style),
         style=Markup(style),

@@ -1,11 +1,12 @@
-"""Part `embedded`: training steps of the embedded default by stage, what DelTA adds to them, and TRL's whole trainer beside ours.
+"""Part `embedded`: training steps of the embedded default by stage, what DelTA adds to them, and TRL's whole trainer.
 
-dapo and delta take a step each in turn, and TRL runs after them in every repeat, so a slow spell of the machine falls on
-all of them; what is reported are ratios of medians.
+dapo and delta take a step each in turn, and TRL runs after them in every repeat, so a slow spell of the machine affects all of them. The
+reported numbers are ratios of medians. The cost of the microscope is measured the same way: observed and plain steps in turn.
 """
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +18,20 @@ from tokencredit.config import as_kwargs
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
-from tokencredit.lab.speed.part import Result, Shown, in_range
 from tokencredit.lab.speed.timing import spread
+from tokencredit.lab.speed.workload import Result, Shown, in_range
 from tokencredit.models import model_folder
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.policy.policy import choose_device, load_policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample
+from tokencredit.storage.run_dir import describe_environment
 from tokencredit.tasks import TASKS
 from tokencredit.timing import Stopwatch
+from tokencredit.trainer.findings import diagnose_step
 from tokencredit.trainer.loop import step_once
 from tokencredit.trainer.step import PolicyTrainer
+from tokencredit.trainer.token_table import label_tokens
 
 OURS = ("dapo", "delta")
 WARM_UP = 2
@@ -164,3 +168,42 @@ def show(result: Result) -> list[Shown]:
             f"{in_range(trl['times_slower_than_dapo'], 1, ' times')} ours (dapo)."
         )
     return [Shown("one training step: a batch of rollouts and its optimizer steps (medians)", ("", *recipes), rows, tuple(notes))]
+
+
+def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
+    trainer, methods = PolicyTrainer(config, source=config.model), MethodState()
+    seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
+    for number in range(WARM_UP + 2 * steps):
+        look = number % 2 == 1
+        began = time.perf_counter()
+        batch = step_once(trainer, number, methods, observe=look)
+        methods = batch.methods_after(methods)
+        if batch.trained and batch.observation is not None:
+            collected, credited, _ = batch.assigned()
+            labels = label_tokens(trainer.policy, trainer.task, collected.problems, credited.rollouts)
+            diagnose_step(batch, labels, trainer.task, config, step=number + 1, history=[])
+        if number >= WARM_UP:
+            seconds["looked at" if look else "plain"].append(time.perf_counter() - began)
+    return seconds
+
+
+def run_microscope(*, steps: int, repeats: int, seed: int, device: str, recipe: str, report: Callable[[str], None]) -> dict[str, Any]:
+    """Microscope observations with the default findings: all but token values and fresh responses."""
+    ratios: list[float] = []
+    seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
+    for repeat in range(repeats):
+        report(f"repeat {repeat + 1}/{repeats}: plain steps and looks in turn")
+        config = resolve([{"recipe": recipe, "seed": seed + repeat, "steps": WARM_UP + 2 * steps, "device": device}])
+        fresh = _measure(config, steps)
+        ratios.append(median(fresh["looked at"]) / median(fresh["plain"]))
+        for name, values in fresh.items():
+            seconds[name] += values
+    return {
+        "recipe": recipe,
+        "steps": steps,
+        "repeats": repeats,
+        "device": device,
+        "seconds": {name: median(values) for name, values in seconds.items()},
+        "looked_at_over_plain": spread(ratios),
+        "environment": describe_environment(),
+    }

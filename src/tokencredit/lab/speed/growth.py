@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from tokencredit.forward.modes import ForwardOptions, choose_forward_mode
-from tokencredit.lab.speed.our_update import OurPath, bench_config
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms
+from tokencredit.lab.speed.contenders import OurPath, bench_config
 from tokencredit.lab.speed.timing import Call, allocated, free, peak_bytes, ran_out
 from tokencredit.lab.speed.trl_loss import TrlKnobs, TrlPath, why_no_trl
 from tokencredit.lab.speed.whole_step import Training, load_of
-from tokencredit.lab.speed.workload import Load, Shape, build_model, make_batch, make_tokenizer, save_model
+from tokencredit.lab.speed.workload import Bench, Load, Result, Shape, Shown, build_model, gib, make_batch, make_tokenizer, ms, save_model
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.rollout.scoring import score_tokens
 from tokencredit.types import Credited, StepPlan

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokencredit.kernels import token_statistics
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import Call, allocated, enough_calls, free, in_turns, peak_bytes, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
+from tokencredit.lab.speed.workload import Bench, Result, Shown, gib, ms, percent, times
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(hidden, weight, tokens) to log-probs; the entropy is computed beside them where the contender can."""
@@ -158,7 +158,7 @@ def measure_case(bench: Bench, case: Case) -> Result:
             score = contender.make()
             given.both(score)
             rows[name]["apart_from_naive"] = _apart(given, score, right, gradients) if contender.gives_logp else None
-        except Exception as problem:  # somebody else's kernel may fail in any way; the others are measured all the same
+        except Exception as problem:  # a third-party kernel may fail in any way; the others are still measured
             rows[name]["why_not"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200] if str(problem) else ''}"
             bench.report(f"  {name}: {rows[name]['why_not']}")
             continue

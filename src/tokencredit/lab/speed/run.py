@@ -17,9 +17,8 @@ import torch
 
 from tokencredit.errors import ConfigError
 from tokencredit.lab.speed import embedded
-from tokencredit.lab.speed.part import Bench, Shown
 from tokencredit.lab.speed.timing import measure_ceilings
-from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, find_shapes
+from tokencredit.lab.speed.workload import QWEN2_500M, SMOLLM2_135M, TINY, Bench, Shown, find_shapes
 from tokencredit.policy.policy import choose_device
 from tokencredit.storage.run_dir import describe_environment
 from tokencredit.text import suggest

@@ -7,9 +7,23 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
 from tokencredit.lab.speed.timing import Call, Ceilings, allocated, free, in_turns, peak_bytes, ratios, seconds, spread
-from tokencredit.lab.speed.workload import Load, Row, Shape, build_model, forward_flops, make_batch, make_policy
+from tokencredit.lab.speed.workload import (
+    Bench,
+    Load,
+    Result,
+    Row,
+    Shape,
+    Shown,
+    build_model,
+    forward_flops,
+    gib,
+    make_batch,
+    make_policy,
+    ms,
+    percent,
+    times,
+)
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import SamplingParams
 from tokencredit.rollout.sampler import sample

@@ -41,7 +41,7 @@ class WaitingStopwatch(Stopwatch):
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """A collection of garbage falls on whoever happens to be measured."""
+    """Garbage collection would be charged to whichever contender is being timed."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -118,7 +118,7 @@ def allocated(device: torch.device) -> int:
 
 
 def peak_bytes(call: Call, device: torch.device, *, before: int = 0) -> int | None:
-    """Most memory that was in use during the call, less `before`; None where nobody counts it."""
+    """Most memory that was in use during the call, less `before`; None where the device does not count it."""
     if device.type != "cuda":
         call()
         return None

@@ -83,7 +83,7 @@ _loaded: list[Trl] = []
 
 
 def load_trl() -> Trl:
-    """Loaded once; what stood in is forgotten again, so that nobody else mistakes it for the real thing."""
+    """Loaded once; the stand-in modules are removed again, so that no other import mistakes them for TRL."""
     if not _loaded:
         with _standing_in() as missing:
             trl = importlib.import_module("trl")

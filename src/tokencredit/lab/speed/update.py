@@ -16,19 +16,17 @@ from typing import Any
 
 import torch
 
-from tokencredit.lab.speed.contenders import Contest, trl_settings
-from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS, OurPath, bench_config, load_of, prepare
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.contenders import OPTIMIZER_STEPS, Contest, OurPath, bench_config, load_of, prepare, trl_settings
 from tokencredit.lab.speed.timing import compiled_graphs, free, in_turns, ratios, spread
 from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
-from tokencredit.lab.speed.workload import Batch, Load, Shape, make_batch, update_flops
+from tokencredit.lab.speed.workload import Batch, Bench, Load, Result, Shape, Shown, gib, make_batch, ms, percent, times, update_flops
 
 TOLERANCE = 0.02
 """Of a gradient norm: bfloat16 passes that add up in different orders differ by far less."""
 
 
 def broken(norms: Sequence[float], right: Sequence[float] | None = None) -> str | None:
-    """Why these gradient norms discredit whoever found them; None: they do not. Without `right` they must only be finite."""
+    """Why these gradient norms discredit the contender that computed them; None: they do not. Without `right` they must only be finite."""
     if not norms or not all(math.isfinite(norm) for norm in norms):
         bad = next((norm for norm in norms if not math.isfinite(norm)), None)
         return "broken: no gradient" if bad is None else f"broken: gradient is {bad}"

@@ -9,10 +9,9 @@ from typing import Any
 
 from tokencredit.config.resolve import resolve
 from tokencredit.config.train import TrainConfig
-from tokencredit.lab.speed.our_update import OPTIMIZER_STEPS
-from tokencredit.lab.speed.part import Bench, Result, Shown, gib, ms, percent, times
+from tokencredit.lab.speed.contenders import OPTIMIZER_STEPS
 from tokencredit.lab.speed.timing import WaitingStopwatch, allocated, compiled_graphs, free, peak_bytes, ratios, spread, wait
-from tokencredit.lab.speed.workload import Load, RandomRewards, Shape, save_model
+from tokencredit.lab.speed.workload import Bench, Load, RandomRewards, Result, Shape, Shown, gib, ms, percent, save_model, times
 from tokencredit.pipeline.credit import MethodState
 from tokencredit.trainer.loop import step_once
 from tokencredit.trainer.step import PolicyTrainer

@@ -1,11 +1,11 @@
-"""Work to measure without a model or data on disk: rollouts of ragged length, a policy of random weights, a task of random rewards.
+"""What the speed benchmark works on, without a model or data on disk, and the form in which its parts show results.
 
-Model shapes that are measured, with random weights, and the arithmetic a pass over them takes.
+Rollouts of ragged length, policies of random weights in the shape of known models, and a task of random rewards.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Pre
 from transformers.utils import logging as transformers_logging
 
 from tokencredit.errors import ConfigError
+from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.policy.policy import Policy
 from tokencredit.tasks.protocol import Problem, Split
 from tokencredit.text import suggest
@@ -238,3 +239,58 @@ class RandomRewards:
 
     def token_class(self, problem: Problem, response: str) -> list[str]:
         return ["text"] * len(response)
+
+
+class Bench(NamedTuple):
+    device: torch.device
+    shapes: tuple[Shape, ...]
+    """The first is measured by every part that measures models, the others by those that compare them."""
+    repeats: int
+    seed: int
+    ceilings: Ceilings
+    report: Callable[[str], None]
+
+    @property
+    def small(self) -> bool:
+        """On a CPU the same code runs on little work: that tests the benchmark, and says nothing of speed."""
+        return self.device.type != "cuda"
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.small else "bfloat16"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch.float32 if self.small else torch.bfloat16
+
+
+class Shown(NamedTuple):
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+
+Result = dict[str, Any]
+
+
+def ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.2f} ms"
+
+
+def gib(count: float | None) -> str:
+    return "-" if count is None else f"{count / 2**30:.2f} GiB"
+
+
+def times(spread: dict[str, float] | None) -> str:
+    """A ratio with its range over the repeats."""
+    return "-" if spread is None else f"{spread['median']:.2f}x ({spread['low']:.2f}-{spread['high']:.2f})"
+
+
+def in_range(spread: dict[str, float], factor: float, unit: str) -> str:
+    low, mid, high = (f"{factor * spread[key]:.2f}" for key in ("low", "median", "high"))
+    return f"{mid}{unit} ({low} to {high} over repeats)"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
