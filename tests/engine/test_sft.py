@@ -124,7 +124,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         warm(recipe="grpo", sampling={"group_size": 4})
     with pytest.raises(ConfigError, match=r"revision_share is 0.5 but is read only when source is 'demonstrations'"):
         resolve([{"revision_share": 0.5}])
-    with pytest.raises(ConfigError, match="advantage 'c-rf' reads the score"):
+    with pytest.raises(ConfigError, match="advantage 'c-rf' reads the verifier's score"):
         warm(reward={"format": 0.5})
 
 

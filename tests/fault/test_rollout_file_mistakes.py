@@ -144,7 +144,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None
 COMMANDS = {
     "no file": (["credit", "none.jsonl"], "rollout file none.jsonl cannot be read: No such file"),
     "unknown recipe": (["credit", "ids.jsonl", "--recipe", "grp"], "recipe 'grp' is not known; did you mean 'grpo'?"),
-    "second rollout file": (["credit", "ids.jsonl", "ids.jsonl"], "ids.jsonl is no config file (.toml)"),
+    "second rollout file": (["credit", "ids.jsonl", "ids.jsonl"], "ids.jsonl is not a config file (.toml)"),
     "no such model": (["credit", "ids.jsonl", "--model", "steps-shft"], "did you mean 'steps-shift'?"),
     "output exists": (["credit", "ids.jsonl", "--recipe", "rloo", "--out", "ids.jsonl"], "out ids.jsonl exists"),
     "no model, no log-probs": (["credit", "ids.jsonl", "--recipe", "rloo"], "the file has no logp, so a model must score its tokens"),
@@ -162,9 +162,9 @@ COMMANDS = {
         ["credit", "lone.jsonl", "--recipe", "rloo"],
         "sampling.group_size is 1 but advantage 'rloo' compares siblings",
     ),
-    "recipe against a file's stages": (["credit", "logp.jsonl", "stages.toml", "--recipe", "grpo"], "stages.toml is a dapo run"),
+    "recipe against a file's stages": (["credit", "logp.jsonl", "stages.toml", "--recipe", "grpo"], "stages.toml has recipe dapo and sets"),
     "nothing to convert": (["convert", "--out", "o.parquet"], "files"),
-    "a rollout file": (["convert", "ids.jsonl", "--out", "o.parquet"], "ids.jsonl is a rollout file already"),
+    "a rollout file": (["convert", "ids.jsonl", "--out", "o.parquet"], "ids.jsonl is already a rollout file"),
     "not TRL's": (
         ["convert", "verl.jsonl", "--from", "trl", "--out", "o.parquet"],
         "is not in trl's format: it has no advantage, completion, prompt",

@@ -37,7 +37,7 @@ def measured() -> dict[str, dict[str, Any]]:
     from tokencredit.config.recipes import RECIPES
     from tokencredit.config.resolve import resolve
     from tokencredit.config.train import METHODS
-    from tokencredit.integrations.support import refuse_recipe, why_no_function, why_no_trainer
+    from tokencredit.integrations.support import refuse_recipe, unsupported_by_functions_reason, unsupported_by_trainer_reason
     from tokencredit.pipeline.build import sampled_evidence, why_needed
 
     def refusal(call: Callable[[], object]) -> str | None:
@@ -59,8 +59,8 @@ def measured() -> dict[str, dict[str, Any]]:
             "group of one": config.needs_siblings(),
             "without a model": why_a_model(config),
             "TRL": refusal(lambda recipe=recipe: refuse_recipe(recipe)),
-            "verl, trainer mode": why_no_trainer(recipe),
-            "verl, by name": why_no_function(recipe),
+            "verl, trainer mode": unsupported_by_trainer_reason(recipe),
+            "verl, by name": unsupported_by_functions_reason(recipe),
         }
     methods = {stage: {name: dict(choice.needs) for name, choice in choices.items()} for stage, choices in METHODS.items()}
     return {"methods": methods, "recipes": recipes}

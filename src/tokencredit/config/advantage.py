@@ -196,7 +196,7 @@ class CrfAdvantage(AdvantageWithoutGroups):
         "reading: sides are counted over the whole batch of rollouts, not per optimizer step",
         "not centred in a group: opposing signals of one prompt need not cancel",
     )
-    reads_score = "goes by the verifier's score"
+    reads_score = "reads the verifier's score"
     credits_single_outcome = True
 
     type: Literal["c-rf"] = "c-rf"

@@ -182,7 +182,7 @@ class NtfKeepCredit(CreditBase):
         "E[f | H] is estimated from the batch's tokens of like entropy",
         "the entropy of the first batch is the one that the floor is a share of",
     )
-    needs = {"logp": "ranks a response's tokens by probability", "entropy": "goes by the entropy of the batch's tokens"}
+    needs = {"logp": "ranks a response's tokens by probability", "entropy": "ranks by the entropy of the batch's tokens"}
 
     type: Literal["ntf-keep"] = "ntf-keep"
     keep: Annotated[PositiveShare, OURS] = 0.3

@@ -42,7 +42,7 @@ class OverlongShape(ShapeBase):
     """DAPO's soft penalty near the length limit."""
 
     formula = "R_i = score_i + min(0, -factor (T_i - (L - b)) / b),  b = buffer x L,  L the length limit"
-    reads_length_limit = "goes by the length limit"
+    reads_length_limit = "reads the length limit"
 
     type: Literal["overlong"] = "overlong"
     buffer: Annotated[PositiveShare, Origin("public DAPO scripts: 4096 of 20480 tokens")] = 0.2
