@@ -9,7 +9,7 @@ from torch import Tensor
 from tokencredit.config.resolve import read_recipe
 from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline import credit
-from tokencredit.pipeline.credit import BatchEvidence, CreditedBatch, CreditPipeline, MethodState, ModelFacts, OwnRows
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
 from tokencredit.types import Rollouts, Scored, TokenScores
 
@@ -34,6 +34,11 @@ SPLITS: dict[str, tuple[tuple[int, ...], ...]] = {
     "three ranks, rows in any order": ((10, 0, 5), (13, 2, 1, 3, 4, 6), (9, 8, 7, 12, 11)),
 }
 """Rows of each rank."""
+
+
+class CreditedBatch(NamedTuple):
+    credited: Credited
+    state: MethodState
 
 
 class Case(NamedTuple):

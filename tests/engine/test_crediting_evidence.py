@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.crediting_cases import GROUP, WIDTH, Case, credit_case, crediting_of, made_up_case
+from engine.crediting_cases import GROUP, WIDTH, Case, CreditedBatch, credit_case, crediting_of, made_up_case
 from surface.methods import stored
 from tokencredit.advantage import ADVANTAGES, AdvantageInputs
 from tokencredit.config.recipes import RECIPES
 from tokencredit.config.train import METHODS
 from tokencredit.credit import CREDITS, CreditInputs, CreditMethod, CreditOutcome
 from tokencredit.pipeline.build import needed_evidence, sampled_evidence
-from tokencredit.pipeline.credit import CreditedBatch, MethodState
+from tokencredit.pipeline.credit import MethodState
 from tokencredit.shape import SHAPES, ShapeInputs
 from tokencredit.types import Evidence
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.crediting_cases import SPLITS, Case, credit_case, crediting_of, made_up_case
+from engine.crediting_cases import SPLITS, Case, CreditedBatch, credit_case, crediting_of, made_up_case
 from engine.threaded_ranks import on_ranks
 from laws.harness import Edit, loaded_with
 from surface.methods import sampling, stored
@@ -16,7 +16,7 @@ from tokencredit.config.recipes import RECIPES
 from tokencredit.errors import ConfigError
 from tokencredit.pipeline import credit
 from tokencredit.pipeline.build import needed_evidence, sampled_evidence
-from tokencredit.pipeline.credit import CreditedBatch, MethodState
+from tokencredit.pipeline.credit import MethodState
 
 DELTAS: list[dict[str, Any]] = [
     *(

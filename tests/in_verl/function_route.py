@@ -164,7 +164,7 @@ def locally(rows: Rows, recipe: Recipe) -> Locally:
     )
     old_logp = rows.old_logp.where(rows.mask, 0.0)
     evidence = BatchEvidence(TokenScores(old_logp, torch.zeros_like(old_logp), None))
-    credited = pipeline.credit(rollouts, rows.reward, evidence, seed=0).credited
+    credited, _ = pipeline.credit(rollouts, rows.reward, evidence, seed=0)
     (step,) = pipeline.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=[1] * len(rows.uid), seed=0).steps
     batch = gather_rows(credited, step, torch.arange(len(rows.uid)), pipeline.objective, width=LIMIT, seed=0)
     inputs = batch.inputs._replace(logp=rows.logp.where(rows.mask, 0.0))

@@ -20,6 +20,7 @@ from tokencredit.lab.compare.design import (
     make_design,
     number_of_runs,
     read_recipes,
+    refuse_fixed_rates,
     reported_runs,
     tuning_runs,
 )
@@ -216,10 +217,16 @@ def test_areas_of_finalists_are_over_the_rollouts_that_all_cover() -> None:
         ({"first_seed": 9_999, "seeds": 2}, "for tuning"),
         ({"rates": (3e-4, 3e-4)}, "more than once"),
         ({"rates": (-1.0,)}, "above 0"),
-        ({"rates": RATES, "fixed_rates": ["delta"]}, "sets optimizer.learning_rate"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(changes: dict[str, object], words: str) -> None:
     given_ = {"seeds": 1, "first_seed": 0, "rates": (), "tune_seeds": 1} | changes
     with pytest.raises(ConfigError, match=words):
         make_design([arm("dapo")], "dapo", {"steps-shift": "steps-shift"}, **given_)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_rate_of_a_recipe_s_own_and_rates_for_all_are_refused_together() -> None:
+    with pytest.raises(ConfigError, match=r"'delta' sets optimizer\.learning_rate, but rates sets it for all"):
+        refuse_fixed_rates(RATES, ["delta"])
+    refuse_fixed_rates((), ["delta"])
+    refuse_fixed_rates(RATES, [])

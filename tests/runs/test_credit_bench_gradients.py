@@ -66,7 +66,7 @@ def test_a_backward_pass_of_kappa_is_the_gradient_of_the_recipe_s_own_loss(name:
     chosen = contender.on(world.config)
     pipeline = credit_pipeline(chosen)
     evidence = BatchEvidence(batch.evidence, model=model_facts(world.policy))
-    credited = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(SEED, "credit")).credited
+    credited, _ = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(SEED, "credit"))
     cost = row_cost(batch.rollouts)
     [step] = pipeline.plan(credited, optimizer_steps=1, max_tokens=10**6, cost=cost, seed=derive_seed(SEED, "plan")).steps
     rows = torch.tensor(step.rows)

@@ -101,7 +101,7 @@ def credit_stored(policy: Policy, stored: StoredRollouts, config: TrainConfig) -
     if not stored.logp_known:
         rollouts = replace(rollouts, behavior_logp=evidence.logp)
     known = BatchEvidence(evidence, model=model_facts(policy))
-    credited = pipeline.credit(rollouts, stored.score.to(evidence.logp), known, seed=_seed(config, stored)).credited
+    credited, _ = pipeline.credit(rollouts, stored.score.to(evidence.logp), known, seed=_seed(config, stored))
     return OfflineBatch(credited, evidence, pipeline)
 
 

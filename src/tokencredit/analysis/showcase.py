@@ -43,7 +43,7 @@ def showcase(
     batch = CollectedBatch(chosen, rollouts, score, evidence, len(score), len(score))
     sampled = sample_extra(policy, task, config, batch, seed=derive_seed(config.seed, "showcase-extra")).sampled
     known = BatchEvidence(evidence, extra=sampled, model=model_facts(policy))
-    credited = pipeline.credit(rollouts, score, known, state, seed=derive_seed(config.seed, "showcase-credit")).credited
+    credited, _ = pipeline.credit(rollouts, score, known, state, seed=derive_seed(config.seed, "showcase-credit"))
     shown: list[ShownResponse] = []
     extent = response_extent(rollouts.mask).tolist()
     for rows in _contrasts(score.tolist(), rollouts.group.tolist())[:pairs]:

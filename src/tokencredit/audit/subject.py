@@ -48,7 +48,7 @@ def assign(recipe: Recipe, scene: Scene) -> Assigned:
         TokenScores(scene.old_logp, scene.entropy, scene.hidden),
         extra=ExtraEvidence(scene.repaired, scene.edited, scene.prefix_value, scene.greedy_score),
     )
-    credited = pipeline.credit(scene.rollouts(), scene.score, evidence, seed=derive_seed(scene.seed, "audit-credit")).credited
+    credited, _ = pipeline.credit(scene.rollouts(), scene.score, evidence, seed=derive_seed(scene.seed, "audit-credit"))
     correction = torch.ones_like(scene.logp) if credited.correction is None else credited.correction
     return Assigned(credited.advantage, credited.coefficient, credited.credit, correction)
 

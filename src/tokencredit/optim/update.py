@@ -38,21 +38,14 @@ class _Passed(NamedTuple):
     batch: MicroBatch
 
 
-class _Gatherer(NamedTuple):
-    """What micro-batches of one optimizer step are made of."""
-
-    credited: Credited
-    host: HostRows
-    """So that a width is known without waiting for the device."""
-    step: PlannedStep
-    built: AggregatedObjective
-    seed: int
-
-    def __call__(self, rows: tuple[int, ...]) -> _Passed:
-        part, rollouts = self.host.cut(rows), self.credited.rollouts
-        index, width = torch.tensor(rows).to(rollouts.tokens.device, non_blocking=True), part.tokens.shape[1]
-        batch = gather_rows(self.credited, self.step, index, self.built, width=width, seed=self.seed)
-        return _Passed(part, rollouts.tokens[index, :width], batch)
+def _micro_batch(
+    credited: Credited, host: HostRows, step: PlannedStep, built: AggregatedObjective, seed: int, rows: tuple[int, ...]
+) -> _Passed:
+    """Some rows of an optimizer step; `host` tells their width without waiting for the device."""
+    part, rollouts = host.cut(rows), credited.rollouts
+    index, width = torch.tensor(rows).to(rollouts.tokens.device, non_blocking=True), part.tokens.shape[1]
+    batch = gather_rows(credited, step, index, built, width=width, seed=seed)
+    return _Passed(part, rollouts.tokens[index, :width], batch)
 
 
 def _logp(policy: Policy, batch: _Passed, options: ForwardOptions) -> Tensor:
@@ -104,13 +97,13 @@ def accumulate_gradient(
     With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
     `host` is `on_host(credited.rollouts)`, where somebody has read them already.
     """
-    gather = _Gatherer(credited, host or on_host(credited.rollouts), step, built, seed)
-    every = (gather(rows) for rows in step.micro_batches)
+    micro_batch = partial(_micro_batch, credited, host or on_host(credited.rollouts), step, built, seed)
+    every = (micro_batch(rows) for rows in step.micro_batches)
     scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, replace(options, recompute=False))) for passed in every)
     statistic = step_statistic(built.objective, scored)
     shares: list[_Share] = []
     for rows in _rows_that_matter(credited, step, built, only):
-        passed = gather(rows)
+        passed = micro_batch(rows)
         if not any(passed.rows.extent):
             continue
         logp = _logp(policy, passed, options)
@@ -163,8 +156,8 @@ def step_kappa(
     credited: Credited, step: PlannedStep, built: AggregatedObjective, logp: Float[Tensor, "seq tok"], *, seed: int = 0
 ) -> Float[Tensor, "seq tok"]:
     """The kappa that one optimizer step would send back at these log-probs; 0 for responses outside it."""
-    gather = _Gatherer(credited, on_host(credited.rollouts), step, built, seed)
-    batches = [gather(rows).batch for rows in step.micro_batches]
+    micro_batch = partial(_micro_batch, credited, on_host(credited.rollouts), step, built, seed)
+    batches = [micro_batch(rows).batch for rows in step.micro_batches]
 
     def known(inputs: TokenInputs) -> TokenInputs:
         return inputs._replace(logp=logp[inputs.row, : inputs.mask.shape[1]].to(inputs.old_logp))

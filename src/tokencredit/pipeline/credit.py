@@ -94,11 +94,6 @@ class TokenCredit(NamedTuple):
     state: MethodState
 
 
-class CreditedBatch(NamedTuple):
-    credited: Credited
-    state: MethodState
-
-
 class CreditPipeline:
     """The stages of one recipe, each built once."""
 
@@ -129,8 +124,8 @@ class CreditPipeline:
         bonus: Float[Tensor, " seq"] | None = None,
         own: OwnRows | None = None,
         request_coefficients: RequestCoefficients | None = None,
-    ) -> CreditedBatch:
-        """Shape, advantage, credit, and the checked record of them.
+    ) -> tuple[Credited, MethodState]:
+        """Shape, advantage, credit: the checked record of them, and what the methods remember.
 
         Every process gives the whole batch and receives the whole batch. Where the hidden states of a recipe that reads
         them are spread over processes, `own` names the rows of this one; where this process has none of them,
@@ -138,7 +133,7 @@ class CreditPipeline:
         """
         scored = self.shape_reward(rollouts, score, evidence, bonus)
         found = self.credit_tokens(scored, evidence, state, seed=seed, own=own, request_coefficients=request_coefficients)
-        return CreditedBatch(self.as_credited(found, evidence), found.state)
+        return self.as_credited(found, evidence), found.state
 
     def shape_reward(
         self,

@@ -5,7 +5,6 @@ One training step that was watched, judged: table, evidence, what the budgets pa
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tokencredit.config.train import Diagnose, TrainConfig
+from tokencredit.config.train import TrainConfig
 from tokencredit.credit.delta.vectors import row_vectors
 from tokencredit.diagnose import FINDINGS
 from tokencredit.diagnose.cancellation import cancellation
@@ -23,18 +22,18 @@ from tokencredit.diagnose.effect import effect
 from tokencredit.diagnose.entropy import entropy
 from tokencredit.diagnose.flips import flips
 from tokencredit.diagnose.masses import centroid_contrast, masses
-from tokencredit.diagnose.table import TokenTable, token_table
+from tokencredit.diagnose.table import token_table
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
 from tokencredit.forward.padded import head_weight
-from tokencredit.optim.microscope import StepEvidence, memory_for_a_look
+from tokencredit.optim.microscope import memory_for_a_look
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
-from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, MonteCarlo, MonteCarloEvidence
+from tokencredit.trainer.monte_carlo import NOTHING_SAMPLED, MonteCarlo
 from tokencredit.trainer.step import StepState
 from tokencredit.trainer.token_table import TokenLabels
-from tokencredit.types import Credited, Finding, StepPlan
+from tokencredit.types import Finding
 
 
 class Diagnosis(NamedTuple):
@@ -56,28 +55,36 @@ class Diagnosis(NamedTuple):
         }
 
 
-class Subject(NamedTuple):
-    """One training step and what is known of it."""
+class StepDiagnosis:
+    """Holds the evidence of every token of an observed step; each finding is one method, which adds what it found of each token."""
 
-    table: TokenTable
-    credited: Credited
-    plan: StepPlan
-    evidence: StepEvidence
-    head: Float[Tensor, "vocab hid"]
-    temperature: float
-    seed: int
-    format_classes: AbstractSet[str]
-    history: Sequence[tuple[int, float]]
-    """(training step, mean entropy) of the run so far."""
-    sampled: MonteCarloEvidence
-
-
-class _Judge:
-    """Holds each token's evidence; a finding is judged when asked for and adds what it found of each token."""
-
-    def __init__(self, subject: Subject, knobs: Diagnose) -> None:
-        self.subject, self.knobs = subject, knobs
-        evidence, table = subject.evidence, subject.table
+    def __init__(
+        self,
+        batch: StepState,
+        labels: TokenLabels,
+        task: Task | None,
+        config: TrainConfig,
+        *,
+        step: int,
+        history: Sequence[tuple[int, float]],
+        only: Collection[str],
+    ) -> None:
+        """`history`: (training step, mean entropy) of the run so far."""
+        observation, (collected, self.credited, self.plan) = batch.observation, batch.assigned()
+        assert observation is not None, "this step was not observed"
+        with memory_for_a_look():
+            evidence = observation.evidence()
+        rollouts = self.credited.rollouts
+        self.evidence, self.history, self.settings = evidence, history, config.diagnose
+        self.table = table = token_table(self.credited, self.plan, text=labels.text, token_class=labels.token_class)
+        self.head, self.temperature = head_weight(observation.before.model), config.sampling.temperature
+        self.seed = derive_seed(config.seed, "diagnose", step)
+        self.format_classes = frozenset() if task is None else format_classes(task)
+        self.sampled = NOTHING_SAMPLED
+        if task is not None:
+            change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
+            sampler = MonteCarlo(observation.before, task, collected.problems, rollouts, config)
+            self.sampled = sampler.sample(observation.policy, table, change, seed=self.seed, only=only)
         self.seen = torch.isin(table.row, evidence.looked_at.cpu()).nonzero()[:, 0]
         self.seen_table = table.select(self.seen)
         before = evidence.moved.before.logp
@@ -87,19 +94,19 @@ class _Judge:
             "kl": self._flat(evidence.moved.kl),
             "entropy_after": self._flat(evidence.moved.after.entropy),
         }
-        inside = subject.credited.rollouts.mask[evidence.looked_at]
+        inside = self.credited.rollouts.mask[evidence.looked_at]
         names = {"first": "predicted_first", "first_positive": "predicted_first_positive", "first_negative": "predicted_first_negative"}
         names |= {"step": "predicted_step", "mini_positive": "raw_mini_positive", "mini_negative": "raw_mini_negative"}
         for name, value in evidence.effects._asdict().items():
             self._found(names.get(name, name), value[inside])
-        if subject.sampled.value is not None:
-            self.tokens |= {"value_before": subject.sampled.value.before, "value_after": subject.sampled.value.after}
+        if self.sampled.value is not None:
+            self.tokens |= {"value_before": self.sampled.value.before, "value_after": self.sampled.value.after}
 
     def _flat(self, value: Float[Tensor, "seq tok"]) -> Float[Tensor, " tok"]:
-        return value[self.subject.credited.rollouts.mask].cpu().double()
+        return value[self.credited.rollouts.mask].cpu().double()
 
     def _found(self, name: str, value: Float[Tensor, " seen"]) -> None:
-        column = torch.full((len(self.subject.table),), math.nan, dtype=torch.float64)
+        column = torch.full((len(self.table),), math.nan, dtype=torch.float64)
         column[self.seen] = value.cpu().double()
         self.tokens[name] = column
 
@@ -107,7 +114,7 @@ class _Judge:
         return self.tokens[name][self.seen]
 
     def flips(self) -> list[Finding]:
-        return [flips(self.subject.table, self.tokens["change_first"], self.tokens["change_step"])]
+        return [flips(self.table, self.tokens["change_first"], self.tokens["change_step"])]
 
     def effect(self) -> list[Finding]:
         found = effect(
@@ -117,7 +124,7 @@ class _Judge:
             predicted_step=self._seen("predicted_step"),
             change_step=self._seen("change_step"),
             raw=self._seen("raw_positive") + self._seen("raw_negative"),
-            method=self.subject.evidence.method,
+            method=self.evidence.method,
         )
         return [found]
 
@@ -129,11 +136,11 @@ class _Judge:
         return [found.finding]
 
     def coupling(self) -> list[Finding]:
-        subject, evidence = self.subject, self.subject.evidence
-        rollouts, hidden = subject.credited.rollouts, evidence.moved.before.hidden
+        evidence = self.evidence
+        rollouts, hidden = self.credited.rollouts, evidence.moved.before.hidden
         assert hidden is not None
         inside = torch.zeros_like(rollouts.mask)
-        inside[list(subject.plan.steps[0].rows)] = True
+        inside[list(self.plan.steps[0].rows)] = True
         inside &= rollouts.loss_mask
         place = torch.full(rollouts.mask.shape, -1, device=inside.device)
         place[inside] = torch.arange(int(inside.sum()), device=inside.device)
@@ -142,12 +149,12 @@ class _Judge:
         found = coupling(
             replace(self.seen_table, logp=evidence.moved.before.logp[looked_at][seen].cpu()),
             hidden[looked_at][seen],
-            subject.head,
+            self.head,
             Sources(hidden[inside], rollouts.tokens[inside], -evidence.kappa[inside]),
             place[looked_at][seen],
-            temperature=subject.temperature,
-            limit=self.knobs.coupling_tokens,
-            seed=subject.seed,
+            temperature=self.temperature,
+            limit=self.settings.coupling_tokens,
+            seed=self.seed,
         )
         for name in ("own", "same", "other"):
             self._found(f"coupling_{name}", getattr(found, name))
@@ -155,19 +162,19 @@ class _Judge:
 
     def tax(self) -> list[Finding]:
         before, after = (self.tokens.get(name) for name in ("value_before", "value_after"))
-        classes = self.subject.format_classes
-        return [tax(self.subject.table, self.tokens["kl"], format_classes=classes, value_before=before, value_after=after)]
+        classes = self.format_classes
+        return [tax(self.table, self.tokens["kl"], format_classes=classes, value_before=before, value_after=after)]
 
     def drift(self) -> list[Finding]:
-        found = [drift(self.subject.table, self.tokens["change_step"])]
-        fresh = self.subject.sampled.drift
+        found = [drift(self.table, self.tokens["change_step"])]
+        fresh = self.sampled.drift
         return found if fresh is None else [*found, drift(fresh.table, fresh.change, source="fresh")]
 
     def entropy(self) -> list[Finding]:
-        return [entropy(self.subject.table, self.tokens["entropy_after"], self.subject.history)]
+        return [entropy(self.table, self.tokens["entropy_after"], self.history)]
 
     def masses(self) -> list[Finding]:
-        credited, hidden = self.subject.credited, self.subject.evidence.moved.before.hidden
+        credited, hidden = self.credited, self.evidence.moved.before.hidden
         assert hidden is not None
         rollouts, mask = credited.rollouts, credited.rollouts.loss_mask
         contrast = centroid_contrast(
@@ -178,13 +185,13 @@ class _Judge:
         return [masses(credited.advantage, credited.scored.score, rollouts.group, credited.credit, mask, contrast)]
 
     def value(self) -> list[Finding]:
-        if self.subject.sampled.value is None:
+        if self.sampled.value is None:
             return []
         sides = (self.tokens[name] for name in ("change_step", "value_before", "value_after"))
-        return [token_value(self.subject.table, *sides, seed=self.subject.seed)]
+        return [token_value(self.table, *sides, seed=self.seed)]
 
     def columns(self, step: int) -> dict[str, list[Any]]:
-        table = self.subject.table
+        table = self.table
         known: dict[str, list[Any]] = {
             "step": [step] * len(table),
             "row": table.row.tolist(),
@@ -193,15 +200,6 @@ class _Judge:
         nothing = [None] * len(table)
         told = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
         return {name: known.get(name) or told.get(name) or nothing for name in EVIDENCE_COLUMNS}
-
-
-def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[str] = FINDINGS) -> Diagnosis:
-    """Every finding asked for, in the order of FINDINGS."""
-    judge = _Judge(subject, knobs)
-    findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(judge, name))()]
-    group = subject.credited.rollouts.group
-    looked_at = len(group[subject.evidence.looked_at].unique())
-    return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used, looked_at, len(group.unique()))
 
 
 def diagnose_step(
@@ -214,32 +212,12 @@ def diagnose_step(
     history: Sequence[tuple[int, float]],
     only: Collection[str] = FINDINGS,
 ) -> Diagnosis:
-    """The findings of an observed step; `step` counts from 1.
+    """The findings of an observed step, in the order of FINDINGS; `step` counts from 1.
 
     Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format.
     """
-    observation, (collected, credited, plan) = batch.observation, batch.assigned()
-    assert observation is not None, "this step was not observed"
-    with memory_for_a_look():
-        evidence = observation.evidence()
-    rollouts = credited.rollouts
-    table = token_table(credited, plan, text=labels.text, token_class=labels.token_class)
-    seed = derive_seed(config.seed, "diagnose", step)
-    sampled = NOTHING_SAMPLED
-    if task is not None:
-        change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
-        sampler = MonteCarlo(observation.before, task, collected.problems, rollouts, config)
-        sampled = sampler.sample(observation.policy, table, change, seed=seed, only=only)
-    subject = Subject(
-        table=table,
-        credited=credited,
-        plan=plan,
-        evidence=evidence,
-        head=head_weight(observation.before.model),
-        temperature=config.sampling.temperature,
-        seed=seed,
-        format_classes=frozenset() if task is None else format_classes(task),
-        history=history,
-        sampled=sampled,
-    )
-    return diagnose(subject, config.diagnose, step=step, only=only)
+    found = StepDiagnosis(batch, labels, task, config, step=step, history=history, only=only)
+    findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(found, name))()]
+    group = found.credited.rollouts.group
+    observed = len(group[found.evidence.looked_at].unique())
+    return Diagnosis(findings, found.columns(step), found.evidence.method, found.sampled.rollouts_used, observed, len(group.unique()))

@@ -44,14 +44,11 @@ class MonteCarloEvidence(NamedTuple):
 NOTHING_SAMPLED = MonteCarloEvidence()
 
 
-class MonteCarlo(NamedTuple):
-    """What values and fresh responses are sampled from: the policy before the update, and the batch it wrote."""
+class MonteCarlo:
+    """Samples token values and fresh responses with the policy from before the update, starting from the batch it wrote."""
 
-    policy: Policy
-    task: Task
-    problems: Sequence[Problem]
-    rollouts: Rollouts
-    config: TrainConfig
+    def __init__(self, policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts, config: TrainConfig) -> None:
+        self.policy, self.task, self.problems, self.rollouts, self.config = policy, task, problems, rollouts, config
 
     def sample(
         self, after: Policy, table: TokenTable, change: Float[Tensor, " tok"], *, seed: int, only: Collection[str]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tokencredit.errors import GuardError
 from tokencredit.integrations.hooks.responses import group_numbers
-from tokencredit.pipeline.credit import BatchEvidence, CreditedBatch, CreditPipeline, MethodState, ModelFacts, RequestCoefficients
+from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, RequestCoefficients
 from tokencredit.pipeline.distributed import share_evenly
 from tokencredit.pipeline.microbatch import gather_rows, step_seed
 from tokencredit.types import Credited, Rollouts, StepPlan, TokenScores
@@ -51,7 +51,7 @@ def credit_batch(
     seed: int,
     end_tokens: Sequence[int],
     request_coefficients: RequestCoefficients,
-) -> CreditedBatch:
+) -> tuple[Credited, MethodState]:
     """The workers are asked for coefficients only where the recipe's credit reads hidden states, which they hold."""
     rollouts = batch.rollouts(end_tokens)
     logp, entropy = (value.float().where(rollouts.mask, 0.0) for value in (batch.old_logp, batch.entropy))

@@ -23,6 +23,7 @@ from tokencredit.lab.compare.design import (
     make_design,
     number_of_runs,
     read_recipes,
+    refuse_fixed_rates,
     reported_runs,
     tuning_runs,
     warn_if_group_size_overrides_recipe,
@@ -107,6 +108,7 @@ class Comparison:
         """Runs of this command: used and reported even if the code changes during training."""
         self.keep_told = Throttle(lambda: write_document(self._document(), self.out))
         """Partial results of a long study can be read before it ends, and are not lost."""
+        refuse_fixed_rates(options.rates_read, [one.label for one in wanted if RATE in one.settings])
         self.design = make_design(
             arms,
             reference,
@@ -115,7 +117,6 @@ class Comparison:
             first_seed=options.first_seed,
             rates=options.rates_read,
             tune_seeds=options.tune_seeds,
-            fixed_rates=[one.label for one in wanted if RATE in one.settings],
             finalists=options.finalists,
             always=[one.label for one in read_recipes(options.always)] if options.always is not None else [],
         )

@@ -158,11 +158,9 @@ def make_design(
     first_seed: int,
     rates: Sequence[float],
     tune_seeds: int,
-    fixed_rates: Sequence[str] = (),
     finalists: int | None = None,
     always: Sequence[str] = (),
 ) -> Design:
-    """`fixed_rates`: labels of recipes that set a rate of their own."""
     for name, value, least in (("seeds", seeds, 1), ("first_seed", first_seed, 0), ("tune_seeds", tune_seeds, 1)):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
@@ -172,12 +170,16 @@ def make_design(
         raise ConfigError(f"rates holds {bad[0]:g}; a learning rate must be above 0")
     if len(set(rates)) < len(rates):
         raise ConfigError(f"rates names a rate more than once: {', '.join(f'{rate:g}' for rate in rates)}")
-    if rates and fixed_rates:
-        raise ConfigError(f"recipes: {fixed_rates[0]!r} sets {RATE}, but rates sets it for all; give one of them")
     _check_finalists(finalists, always, [arm.label for arm in arms], rates)
     tuning = tuple(range(TUNING_SEEDS_FROM, TUNING_SEEDS_FROM + tune_seeds)) if len(rates) > 1 else ()
     reported = tuple(range(first_seed, first_seed + seeds))
     return Design(tuple(arms), reference, dict(bases), reported, tuple(rates), tuning, finalists, tuple(always))
+
+
+def refuse_fixed_rates(rates: Sequence[float], fixed: Sequence[str]) -> None:
+    """`fixed` are the labels of recipes that set a rate of their own."""
+    if rates and fixed:
+        raise ConfigError(f"recipes: {fixed[0]!r} sets {RATE}, but rates sets it for all; give one of them")
 
 
 def _check_finalists(finalists: int | None, always: Sequence[str], labels: Sequence[str], rates: Sequence[float]) -> None:

@@ -209,7 +209,7 @@ class Assigning:
         """At the sampling policy every ratio is 1, and methods that remember start afresh."""
         batch, seed, pipeline, extra = self.batch, self.seed, credit_pipeline(chosen), self.extra(chosen)
         evidence = BatchEvidence(batch.evidence, extra=extra.sampled, model=model_facts(self.policy))
-        credited = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(seed, "credit")).credited
+        credited, _ = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(seed, "credit"))
         plan = pipeline.plan(
             credited,
             optimizer_steps=1,

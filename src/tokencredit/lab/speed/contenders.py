@@ -80,7 +80,7 @@ class OurPath:
 
     def credit(self, evidence: TokenScores) -> Prepared:
         known = BatchEvidence(evidence, model=model_facts(self.policy))
-        credited = self.pipeline.credit(self.batch.rollouts, self.batch.score, known, seed=self.config.seed).credited
+        credited, _ = self.pipeline.credit(self.batch.rollouts, self.batch.score, known, seed=self.config.seed)
         packed = choose_forward_mode(self.config, self.policy.model).packed
         return Prepared(credited, plan_steps(self.pipeline, self.config, credited, seed=self.config.seed, packed=packed))
 
