@@ -70,8 +70,8 @@ TARGETS = {
 }
 PROFILED = ("dapo", "delta")
 
-NOT_YET = frozenset({"lab", "containers", "loop", "parameters", "by_hand", "types", *PROFILED})
-"""Rows that the refactoring under way has still to bring down. Only remove from it; without entries, `--check` is strict."""
+CEILINGS = {"containers": 5, "dapo": 52, "delta": 79}
+"""Rows above their target, and the count that they must not exceed: only lower these. docs/architecture.md says why they are above it."""
 
 
 class Count(NamedTuple):
@@ -374,8 +374,8 @@ def is_met(name: str, count: Count) -> bool:
 
 
 def misses(counts: dict[str, Count]) -> list[str]:
-    """Rows that miss their target and are not in NOT_YET."""
-    return [name for name, count in counts.items() if not is_met(name, count) and name not in NOT_YET]
+    """Rows that miss their target, or where they are above it already, their ceiling."""
+    return [name for name, count in counts.items() if not is_met(name, count) and (count.value or 0) > CEILINGS.get(name, -1)]
 
 
 def table(counts: dict[str, Count]) -> str:

@@ -233,8 +233,10 @@ class CreditPipeline:
 
     def assign(self, inputs: CreditInputs, state: Mapping[str, Any] | None = None, ranks: ProcessGroup = SINGLE_PROCESS) -> CreditOutcome:
         """With several ranks each gives its own rows, and statistics are merged over all of them."""
-        refuse_ranks(self.recipe, ranks.count)
-        together = {"reduce": merging(ranks)} if ranks.count > 1 else {}
+        together: dict[str, Any] = {}
+        if ranks.count > 1:
+            refuse_ranks(self.recipe, ranks.count)
+            together = {"reduce": merging(ranks)}
         try:
             return self._credit.assign(inputs, {} if state is None else state, **together)
         except ValueError as problem:

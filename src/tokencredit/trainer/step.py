@@ -7,7 +7,7 @@ the sampler's own log-probs, entropies and hidden states are the scores; in bflo
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -187,10 +187,9 @@ class PolicyTrainer:
 
     def sample_extra(self, batch: StepState) -> None:
         """Evidence that costs rollouts of its own, counted apart."""
-        if batch.collected is None or not batch.collected.problems:
+        if batch.collected is None or not batch.collected.problems or not sampled_evidence(self.config):
             return
-        # Only recipes that sample something here have a clock for it.
-        with batch.watch.stage("extra") if sampled_evidence(self.config) else nullcontext():
+        with batch.watch.stage("extra"):
             seed = derive_seed(self.config.seed, "extra", batch.number)
             batch.collected = sample_extra(self.policy, self.task, self.config, batch.collected, seed=seed)
 
