@@ -90,12 +90,12 @@ def test_a_file_that_does_not_belong_or_is_a_link_is_noticed(cut: Path) -> None:
 def test_a_check_of_sizes_alone_would_let_a_flipped_bit_through(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin: hashes forgotten."""
     checkpoint = newest(cut)
-    described = manifests._described
+    described = manifests._describe
 
     def sizes_only(path: Path) -> dict[str, int | str]:
         return described(path) | {"sha256": "not looked at"}
 
-    monkeypatch.setattr(manifests, "_described", sizes_only)
+    monkeypatch.setattr(manifests, "_describe", sizes_only)
     (checkpoint / "manifest.json").unlink()
     manifests.write_manifest(checkpoint)
     flip(checkpoint / "model.safetensors", 5000)

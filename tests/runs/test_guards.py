@@ -231,7 +231,7 @@ def test_a_bad_reward_is_bad_again_when_the_dump_is_replayed(tmp_path: Path) -> 
         run(quiet_config(steps=2), tmp_path / "run")
     said = tokencredit("replay", "run/guards/step-000002", cwd=tmp_path)
     assert said.returncode == 3, said.stderr
-    assert "rewards not finite: rewards are not finite in response 5" in said.stdout
+    assert "Replay: stage rewards failed: rewards are not finite in response 5" in said.stdout
     assert "gives finite log-probs for every response" in said.stdout
     assert "Reproduced." in said.stdout
 

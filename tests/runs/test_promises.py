@@ -252,7 +252,7 @@ def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = tokencredit("train", "--resume", "run", "--steps", "4", "--out", "other", cwd=tmp_path)
     assert done.returncode == 2
-    assert "--resume run goes on in its own folder" in done.stderr
+    assert "--resume run continues in its own folder" in done.stderr
 
 
 def test_a_run_stopped_before_any_evaluation_has_no_best_but_its_newest(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ TESTS = (
     "tests/surface/test_surface.py::test_recipe_names",
     "tests/surface/test_surface.py::test_help_names_every_choice",
     "tests/engine/test_crediting_evidence.py",
-    "tests/golden/test_trajectory.py::test_three_steps_are_what_they_were[confidence]",
+    "tests/runs/test_trajectory.py::test_three_steps_are_what_they_were[confidence]",
 )
 
 

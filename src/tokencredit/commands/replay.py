@@ -30,9 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     refusal = found.refusal
     print(f"Original run: training step {refusal['step']} was refused at stage {refusal['stage']}: {brief(refusal['message'])}")
     for stage in found.passed:
-        print(f"Replay: {stage} is finite")
+        print(f"Replay: stage {stage} passed")
     if found.again is not None:
-        print(f"Replay: {found.again.stage} is not finite: {brief(str(found.again))}")
+        print(f"Replay: stage {found.again.stage} failed: {brief(str(found.again))}")
     print(f"Check: {found.fresh_log_probs}.")
     print("Reproduced." if found.reproduced else "Not reproduced: the weights and the batch alone do not cause the error.")
     return EXIT_GUARD if found.reproduced else EXIT_OK
