@@ -11,7 +11,7 @@ from tokencredit.forward.padded import response_extent
 from tokencredit.pipeline import credit
 from tokencredit.pipeline.credit import BatchEvidence, CreditPipeline, MethodState, ModelFacts, OwnRows
 from tokencredit.pipeline.distributed import SINGLE_PROCESS, ProcessGroup
-from tokencredit.types import Rollouts, Scored, TokenScores
+from tokencredit.types import Credited, Rollouts, Scored, TokenScores
 
 VOCAB, HIDDEN, WIDTH, TEMPERATURE = 6, 3, 7, 0.7
 NAN = float("nan")

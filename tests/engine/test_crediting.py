@@ -96,11 +96,11 @@ def test_stages_are_given_what_they_ask_for(recipe: Any) -> None:
     inputs = CreditInputs(advantage, rollouts.loss_mask, rollouts.group, *tokens, 11, TEMPERATURE, hidden, case.head, score, (0,))
     expected = CREDITS[chosen.credit.type](inputs, {}, **as_kwargs(chosen.credit))
     result = credit_case(crediting_of(recipe), case, MethodState())
-    torch.testing.assert_close(credited.advantage, advantage, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(credited.credit, expected.credit, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(result.credited.advantage, advantage, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(result.credited.credit, expected.credit, rtol=1e-12, atol=1e-12)
     assert result.state.advantage == pytest.approx(compared.state)
-    assert torch.equal(credited.old_logp, evidence.logp)
-    assert torch.equal(credited.entropy, evidence.entropy)
+    assert torch.equal(result.credited.old_logp, evidence.logp)
+    assert torch.equal(result.credited.entropy, evidence.entropy)
 
 
 def test_what_an_advantage_remembers_comes_back_to_it() -> None:
@@ -158,10 +158,10 @@ def test_evidence_that_was_sampled_reaches_its_stage() -> None:
     repaired = torch.where(score < 0.5, 0.5, 0.0)
     edited = torch.zeros_like(rollouts.mask)
     edited[:, 1] = True
-    credited, _ = made.credit(rollouts, score, BatchEvidence(case.evidence, extra=ExtraEvidence(repaired=repaired, edited=edited)), seed=0)
-    assert (credited.scored.reward != score)[[1, 2, 4]].all()
-    assert credited.coefficient is not None
-    assert torch.equal(credited.coefficient != 0, edited & rollouts.loss_mask)
+    ibpo, _ = made.credit(rollouts, score, BatchEvidence(case.evidence, extra=ExtraEvidence(repaired=repaired, edited=edited)), seed=0)
+    assert (ibpo.scored.reward != score)[[1, 2, 4]].all()
+    assert ibpo.coefficient is not None
+    assert torch.equal(ibpo.coefficient != 0, edited & rollouts.loss_mask)
     greedy = torch.full_like(score, 0.25)
     evidence = BatchEvidence(case.evidence, extra=ExtraEvidence(greedy_score=greedy))
     remax, _ = crediting_of("remax").credit(rollouts, score, evidence, seed=0)
@@ -191,7 +191,7 @@ def test_there_are_never_more_optimizer_steps_than_can_be_filled(recipe: Any, as
 def test_numbers_about_credit_and_plan() -> None:
     case, recipe = made_up_case(), {"recipe": "delta", "batching": {"type": "query-preserved"}}
     result = credit_case(crediting_of(recipe), case, MethodState())
-    rollouts, coefficient = case.scored.rollouts, credited.coefficient
+    rollouts, coefficient = case.scored.rollouts, result.credited.coefficient
     told = credit_metrics(result.credited, planned(recipe, result.credited, optimizer_steps=5))
     assert told["ungraded"] == len(UNGRADED) == 3
     assert told["unscored_tokens"] == 2
