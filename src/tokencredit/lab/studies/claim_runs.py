@@ -24,7 +24,7 @@ from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.compare.design import PlannedRun, make_arm, make_design, read_recipes, reported_runs
 from tokencredit.lab.compare.pairs import accuracy_at, common_horizon, values
-from tokencredit.lab.compare.results import Code, Row, look
+from tokencredit.lab.compare.results import Code, Row, inspect_run
 from tokencredit.lab.compare.statistics import Bounds, Paired, paired
 from tokencredit.models import anchored, pinned_name
 from tokencredit.storage.run_dir import RunDir
@@ -181,7 +181,7 @@ FORMAT, DECISIVE = ("preamble", "separator"), ("result",)
 def harvest(run: PlannedRun, runs: Path, code: Code, *, any_code: bool = False) -> Row | None:
     """None where the run is missing, half-written, or of other settings; or of other code, unless any will do."""
     folder = runs / run.path
-    found = look(folder, run, code)
+    found = inspect_run(folder, run, code)
     if found.row is None or (found.state != "done" and not any_code):
         return None
     metrics = RunDir(folder).read("metrics.jsonl")

@@ -235,7 +235,7 @@ def _train(studies: list[Study], runs: list[PlannedRun], options: argparse.Names
         for study in changed:
             own = [planned for planned in runs if belongs(planned.base, planned.arm, study)]
             there = [rows[planned.key] for planned in own if planned.key in rows]
-            failed = [failure.run.told for failure in failures_of([planned for planned in own if planned.key not in rows], folder)]
+            failed = [failure.run.description for failure in failures_of([planned for planned in own if planned.key not in rows], folder)]
             document = {
                 "study": study.name,
                 "paper": study.paper,
