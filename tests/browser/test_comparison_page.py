@@ -20,7 +20,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_forests_and_curves_are_there(open_page: OpenPage, page_file: Path) -> None:
     page = open_page(page_file)
-    expect(page.locator("h1")).to_have_text("3 recipes beside dapo")
+    expect(page.locator("h1")).to_have_text("3 recipes against dapo")
     assert page.locator("#result table").count() == 2
     assert page.locator("#result tbody tr").count() == 8
     expect(page.locator("#result .control").first).to_have_text("A/A control")

@@ -61,8 +61,8 @@ def _read(what: object) -> str:
 def test_it_prints_a_table_each_and_writes_every_number(benched: Benched) -> None:
     printed, result, _ = benched
     for word in (
-        "steps-shift: where the true advantage A* is", "steps-sharpen: credit beside A*", "by token class", "rollouts grpo would need",
-        "oracle A*", "grpo x random 0.8-1.2", "does not survive that many comparisons", "Numbers: found.json", "Page: found.html",
+        "steps-shift: where the true advantage A* is", "steps-sharpen: credit and A*", "by token class", "rollouts grpo would need",
+        "oracle A*", "grpo x random 0.8-1.2", "is not significant after that many comparisons", "Numbers: found.json", "Page: found.html",
         "dapo-dynamic is left out of everything", "vineppo is left out of batches: took",
         "steps-shift: where credit goes wrong, in right / wrong responses", "delta: disagrees most, 1 - cos",
     ):  # fmt: skip
@@ -250,7 +250,7 @@ def test_without_a_model_both_regimes_are_measured() -> None:
         (["--max-tokens", "20"], "max-tokens is 20 but one response may take 48"),
         (["--json", "found.txt"], "json found.txt ends in '.txt'"),
         (["--html", "nowhere/found.html"], "does not exist"),
-        (["--task", "guess"], "converses in turns"),
+        (["--task", "guess"], "is multi-turn"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
