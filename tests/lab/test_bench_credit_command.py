@@ -247,7 +247,7 @@ def test_without_a_model_both_regimes_are_measured() -> None:
         (["--reference", "9"], "reference is 9; two halves of two groups take 32 rollouts"),
         (["--sampling.group-size", "1"], "sampling.group_size is 1"),
         (["--sampling.prompts", "4"], "sampling.prompts is 4, which bench credit does not read"),
-        (["--max-tokens", "20"], "max-tokens is 20 but one response may take 48"),
+        (["--max-tokens", "20"], "max-tokens is 20 but a response may take 48"),
         (["--json", "found.txt"], "json found.txt ends in '.txt'"),
         (["--html", "nowhere/found.html"], "does not exist"),
         (["--task", "guess"], "is multi-turn"),
