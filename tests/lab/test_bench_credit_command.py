@@ -106,7 +106,7 @@ def test_a_truth_batch_without_a_mixed_group_still_has_its_tables(benched: Bench
     record = json.loads(json.dumps(benched.result["checkpoints"][0]))
     record["gradient"]["groups"] = None
     titles = [shown.title.partition(": ")[2][:9] for shown in tables(record)]
-    assert titles == ["where the", "credit be", "mean coef", "where cre", "gradients"]
+    assert titles == ["where the", "credit an", "mean coef", "where cre", "gradients"]
     page = render_credit_page(benched.result | {"checkpoints": [record]})
     assert "How good the gradients are" in page
     assert "With the oracle, group by group" not in page

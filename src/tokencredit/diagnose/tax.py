@@ -94,7 +94,7 @@ def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok
 def _note(shares: dict[str, dict[str, float | int]]) -> str:
     if shares["any"]["kl_share"] != shares["any"]["kl_share"]:
         return "No token's distribution moved, so the tax is unknown."
-    shares = [
+    parts = [
         f"{percent(row['kl_share'])} by {name!r} ({MEANING[name]}; {percent(row['token_share'])} of tokens)" for name, row in shares.items()
     ]
-    return "Share of all KL on tokens whose credit is 0: " + ", ".join(shares) + "."
+    return "Share of all KL on tokens whose credit is 0: " + ", ".join(parts) + "."

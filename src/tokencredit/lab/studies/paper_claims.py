@@ -272,7 +272,7 @@ def _refuse_to_forget(out: Path, studies: list[Study], seeds: set[int]) -> None:
             kept = {row["seed"] for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
             if lost := sorted(kept - seeds):
                 sys.exit(
-                    f"{file} holds seed {lost[0]}, which was not asked for and would be dropped; ask for it too, or name another --out"
+                    f"{file} holds seed {lost[0]}, which this command does not include and would drop; include it, or name another --out"
                 )
 
 
