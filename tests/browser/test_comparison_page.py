@@ -20,7 +20,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_forests_and_curves_are_there(open_page: OpenPage, page_file: Path) -> None:
     page = open_page(page_file)
-    expect(page.locator("h1")).to_have_text("3 recipes beside dapo")
+    expect(page.locator("h1")).to_have_text("3 recipes against dapo")
     assert page.locator("#result table").count() == 2
     assert page.locator("#result tbody tr").count() == 8
     expect(page.locator("#result .control").first).to_have_text("A/A control")
@@ -32,8 +32,8 @@ def test_tables_forests_and_curves_are_there(open_page: OpenPage, page_file: Pat
     forests = page.locator(".forest")
     assert forests.count() == 3 * 6
     assert forests.first.locator("tr").count() == 3
-    told = forests.first.locator(".told").first.text_content() or ""
-    assert re.fullmatch(r"\+\d\.\d \[\+\d\.\d, \+\d\.\d\], t \+\d+\.\d", told)
+    text = forests.first.locator(".effect-text").first.text_content() or ""
+    assert re.fullmatch(r"\+\d\.\d \[\+\d\.\d, \+\d\.\d\], t \+\d+\.\d", text)
     assert page.locator("#curves .chart").count() == 6
     expect(page.locator(".notes")).to_contain_text("<b>hostile</b> ⟨U+202E⟩remark")
     expect(page.locator("#rates tbody tr").first).to_contain_text("0.0003 (edge)")

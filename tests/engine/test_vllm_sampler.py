@@ -202,7 +202,7 @@ def test_what_is_asked_of_vllm(engine: Engine) -> None:
 def test_refusals_name_what_would_be_right(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no hidden states.*scoring 'auto'"):
         sample(asking(engine), PROMPTS, SamplingParams(**DRAWING, keep_hidden=True))
-    with pytest.raises(ConfigError, match="not told of adapters"):
+    with pytest.raises(ConfigError, match="does not load adapters"):
         resolve([{"sampler": "vllm", "lora": {"rank": 2}}])
     with pytest.raises(ConfigError, match=r"no entropies; use scoring 'auto'"):
         resolve([{"sampler": "vllm", "scoring": "sampler"}])

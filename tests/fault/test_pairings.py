@@ -144,7 +144,7 @@ def test_settings_that_cannot_be_planned_say_why() -> None:
         recipe="c-rf", batching={"type": "reward-balanced", "method": "subsample"}, sampling={"group_size": 1}
     )
     assert "credit.scope 'group'" in refusal(recipe="c-rf", credit={"type": "delta", "scope": "group"}, sampling={"group_size": 1})
-    assert "leaves nothing to correct" in refusal(recipe="dapo", correction={"kind": "tis"}, scoring="sampler")
+    assert "there is nothing to correct" in refusal(recipe="dapo", correction={"kind": "tis"}, scoring="sampler")
     assert "looks for groups" in refusal(recipe="c-rf", filter_groups=True, sampling={"group_size": 1})
     assert resolve([{"recipe": "ntf", "sampling": {"group_size": 1, "prompts": 64}}]).sampling.group_size == 1
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from tokencredit.lab.speed.methods import OurPath, bench_config, load_of, prepare, trl_settings
 
-from tokencredit.lab.speed.contenders import OurPath, bench_config, load_of, prepare, trl_settings
 from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.lab.speed.trl_loss import TrlPath, load_trl
-from tokencredit.lab.speed.update import look_at_left_padding, measure_shape
+from tokencredit.lab.speed.update import check_left_padding_cases, measure_shape
 from tokencredit.lab.speed.workload import TINY, Bench, make_batch
 
 BENCH = Bench(torch.device("cpu"), (TINY,), 1, 0, Ceilings(1e11, 1e10, "float32"), lambda _: None)
@@ -46,7 +46,7 @@ def test_a_gradient_that_is_not_ours_is_not_compared(monkeypatch: pytest.MonkeyP
 
 
 def test_prompts_of_different_length_are_looked_at() -> None:
-    found = look_at_left_padding(BENCH)
+    found = check_left_padding_cases(BENCH)
     assert [one["row_tokens"] for one in found] == [18, 18, 16]
     for one in found:
         assert one["broken"] is None

@@ -19,7 +19,7 @@ ENVIRONMENT = {"python": "3.11", "platform": "made up", "packages": {"torch": "2
 
 
 def stand_in(run: PlannedRun, out: Path) -> list[str]:
-    return [sys.executable, "-IS", str(TRAINER), str(running.beside_run(run, out, ".toml")), str(out / run.path)]
+    return [sys.executable, "-IS", str(TRAINER), str(running.run_file(run, out, ".toml")), str(out / run.path)]
 
 
 def compare_command(*arguments: str) -> None:

@@ -61,8 +61,8 @@ def _read(what: object) -> str:
 def test_it_prints_a_table_each_and_writes_every_number(benched: Benched) -> None:
     printed, result, _ = benched
     for word in (
-        "steps-shift: where the true advantage A* is", "steps-sharpen: credit beside A*", "by token class", "rollouts grpo would need",
-        "oracle A*", "grpo x random 0.8-1.2", "does not survive that many comparisons", "Numbers: found.json", "Page: found.html",
+        "steps-shift: where the true advantage A* is", "steps-sharpen: credit and A*", "by token class", "rollouts grpo would need",
+        "oracle A*", "grpo x random 0.8-1.2", "is not significant after that many comparisons", "Numbers: found.json", "Page: found.html",
         "dapo-dynamic is left out of everything", "vineppo is left out of batches: took",
         "steps-shift: where credit goes wrong, in right / wrong responses", "delta: disagrees most, 1 - cos",
     ):  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_truth_batch_without_a_mixed_group_still_has_its_tables(benched: Bench
     record = json.loads(json.dumps(benched.result["checkpoints"][0]))
     record["gradient"]["groups"] = None
     titles = [shown.title.partition(": ")[2][:9] for shown in tables(record)]
-    assert titles == ["where the", "credit be", "mean coef", "where cre", "gradients"]
+    assert titles == ["where the", "credit an", "mean coef", "where cre", "gradients"]
     page = render_credit_page(benched.result | {"checkpoints": [record]})
     assert "How good the gradients are" in page
     assert "With the oracle, group by group" not in page
@@ -247,10 +247,10 @@ def test_without_a_model_both_regimes_are_measured() -> None:
         (["--reference", "9"], "reference is 9; two halves of two groups take 32 rollouts"),
         (["--sampling.group-size", "1"], "sampling.group_size is 1"),
         (["--sampling.prompts", "4"], "sampling.prompts is 4, which bench credit does not read"),
-        (["--max-tokens", "20"], "max-tokens is 20 but one response may take 48"),
+        (["--max-tokens", "20"], "max-tokens is 20 but a response may take 48"),
         (["--json", "found.txt"], "json found.txt ends in '.txt'"),
         (["--html", "nowhere/found.html"], "does not exist"),
-        (["--task", "guess"], "converses in turns"),
+        (["--task", "guess"], "is multi-turn"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_no_number_is_shown_of_what_is_broken() -> None:
     finding = {"name": "as chosen", "row_tokens": 576, "gradient_norm": ["nan"], "our_gradient_norm": [0.5], "broken": row["broken"]}
     table, found = show({"runs": [run | {"graphs_compiled_during_turns": 1}], "findings": [finding]})
     assert table.rows == [("trl", "broken: gradient is nan", *["-"] * 7, "nan")]
-    assert "1 graphs were compiled while time was taken: measure again" in table.notes
+    assert "1 graphs were compiled during the measurement: measure again" in table.notes
     assert found.rows == [("as chosen", "576", "nan", "0.5", "broken: gradient is nan")]
 
 

@@ -32,7 +32,7 @@ REFUSED = {
     "an unknown reference": ([*COMPARE, "dapo,delta", "--reference", "grpo"], "reference 'grpo' is not among the recipes"),
     "a flag nobody has": ([*COMPARE, "dapo", "--stepps", "4"], "--stepps"),
     "one recipe's flag": ([*COMPARE, "dapo,delta", "--credit.scope", "group"], "--credit.scope"),
-    "train's own seed": ([*COMPARE, "dapo", "--seed", "3"], "--seed is not compare's; write --seeds and --first-seed"),
+    "train's own seed": ([*COMPARE, "dapo", "--seed", "3"], "--seed is not an option of compare; write --seeds and --first-seed"),
     "a threshold beyond 1": ([*COMPARE, "dapo", "--threshold", "80"], "threshold is 80"),
     "fewer than no jobs": ([*COMPARE, "dapo", "--jobs", "-1"], "jobs is -1"),
     "a folder that holds something": ([*COMPARE, "dapo", "--out", "full"], "exists and is not empty"),
@@ -102,7 +102,7 @@ def test_a_dry_run_names_every_run_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_groups_that_a_recipe_was_not_made_for_are_told_before_anything_is_trained(tmp_path: Path) -> None:
     (tmp_path / "groups.toml").write_text("[sampling]\nprompts = 32\ngroup_size = 8\n")
-    words = "right-once is made to ask each prompt once, and sampling.group_size for all is 8"
+    words = "right-once is designed for one response per prompt, but the shared sampling.group_size is 8"
     for recipes, told in {
         "dapo,right-once": True,
         "dapo,right-once:sampling.prompts=256+sampling.group_size=1": False,
@@ -112,7 +112,7 @@ def test_groups_that_a_recipe_was_not_made_for_are_told_before_anything_is_train
     }.items():
         said = tokencredit("compare", "groups.toml", "--recipes", recipes, "--seeds", "1", "--dry-run", cwd=tmp_path).stdout
         assert (words in said) == told, recipes
-        assert ("put sampling.prompts=256+sampling.group_size=1 among its settings" in said) == told
+        assert ("add sampling.prompts=256+sampling.group_size=1 to its settings" in said) == told
     assert words not in tokencredit(*COMPARE, "dapo,right-once", "--seeds", "1", "--dry-run", cwd=tmp_path).stdout
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from made_up.comparison import make_comparison
 from tokencredit.lab.compare.document import concluded
-from tokencredit.lab.compare.pairs import TOLD
+from tokencredit.lab.compare.pairs import TABLE_MEASURES
 from tokencredit.lab.pages.comparison import IN_THE_FOREST
 from tokencredit.stats import critical
 
@@ -44,13 +44,13 @@ def test_each_recipe_is_held_against_the_limit_of_its_own_pairs() -> None:
 
 
 def test_the_number_of_intervals_is_told() -> None:
-    assert TOLD == IN_THE_FOREST
+    assert TABLE_MEASURES == IN_THE_FOREST
     notes = make_comparison(seeds=10)["notes"]
     assert about("make 12 intervals of 95 %, of which about 1 would", notes)
     assert not about("intervals of 95 %", make_comparison(("dapo", "delta", "random-lambda"), seeds=10)["notes"])
 
 
-@pytest.mark.parametrize(("seeds", "words"), [(1, "One seed to a base"), (2, "Few pairs (2)"), (8, "Few pairs (8)"), (9, None)])
+@pytest.mark.parametrize(("seeds", "words"), [(1, "One seed per base"), (2, "Few pairs (2)"), (8, "Few pairs (8)"), (9, None)])
 def test_few_seeds_are_told(seeds: int, words: str | None) -> None:
     told = make_comparison(seeds=seeds)
     notes = [*about("Few pairs", told["notes"]), *about("One seed", told["notes"])]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up.comparison import make_comparison, make_row
-from tokencredit.lab.compare.pairs import accuracy_at, area, common_horizon, difference, on_grid, pair_up, reaching, rollouts_to
+from tokencredit.lab.compare.pairs import accuracy_at, area, common_horizon, difference, on_grid, pair_up, rollouts_to, rollouts_to_target
 from tokencredit.lab.compare.statistics import Bounds
 from tokencredit.lab.compare.summary import summarize
 
@@ -86,13 +86,13 @@ def test_reaching_the_reference_s_final_accuracy_against_loops() -> None:
     places = (0, 100, 250, 400)
     theirs = [list(zip(places, values, strict=True)) for values in ([0.2, 0.5, 0.6, 0.8], [0.1, 0.4, 0.9, 0.7], [0.3, 0.4, 0.5, 0.75])]
     ours = [list(zip(places, values, strict=True)) for values in ([0.2, 0.6, 0.9, 0.9], [0.1, 0.5, 0.8, 0.8], [0.3, 0.6, 0.6, 0.7])]
-    found = reaching([ours], [theirs], over_all=False)
+    found = rollouts_to_target([ours], [theirs], over_all=False)
     assert found is not None
     assert found.low == found.high == pytest.approx(by_loops(ours, theirs, (0, 1, 2)))
     drawn = sorted(by_loops(ours, theirs, chosen) for chosen in itertools.product(range(3), repeat=3))
     assert found.intervals.bootstrap == (pytest.approx(drawn[0]), drawn[-1])
     assert found.intervals.shown.high == math.inf
-    two = reaching([ours, FAST_RUNS], [theirs, SLOW_RUNS], over_all=False)
+    two = rollouts_to_target([ours, FAST_RUNS], [theirs, SLOW_RUNS], over_all=False)
     assert two is not None
     assert two.low == pytest.approx((found.low + math.log(100 / 400)) / 2)
 
@@ -101,7 +101,7 @@ def test_few_seeds_that_all_get_there_have_a_t_interval() -> None:
     """Its error is the spread of all resamples, made larger by the pair that they miss."""
     theirs = [[(0, 0.2), (100, 0.4), (400, end)] for end in (0.8, 0.7, 0.75)]
     ours = [[(0, 0.2), (100, middle), (400, 0.95)] for middle in (0.4, 0.6, 0.9)]
-    found = reaching([ours], [theirs], over_all=False)
+    found = rollouts_to_target([ours], [theirs], over_all=False)
     assert found is not None
     drawn = [by_loops(ours, theirs, chosen) for chosen in itertools.product(range(3), repeat=3)]
     middle = sum(drawn) / 27
@@ -109,7 +109,7 @@ def test_few_seeds_that_all_get_there_have_a_t_interval() -> None:
     assert found.intervals.by == "t"
     assert found.intervals.shown == pytest.approx((found.low - 4.302653 * error, found.low + 4.302653 * error), rel=1e-5)
     assert found.intervals.bootstrap == pytest.approx((min(drawn), max(drawn)))
-    single = reaching([ours[:1]], [theirs[:1]], over_all=False)
+    single = rollouts_to_target([ours[:1]], [theirs[:1]], over_all=False)
     assert single is not None
     assert single.intervals.shown == (-math.inf, math.inf)
 
@@ -118,16 +118,16 @@ FAST_RUNS, SLOW_RUNS = [[(0, 0.2), (100, 0.9), (400, 0.95)]] * 2, [[(0, 0.2), (1
 
 
 def test_who_does_not_get_to_the_reference_s_final_accuracy_has_no_upper_end() -> None:
-    found = reaching([SLOW_RUNS], [FAST_RUNS], over_all=False)
+    found = rollouts_to_target([SLOW_RUNS], [FAST_RUNS], over_all=False)
     assert found is not None
     assert (found.low, found.high, found.never) == (pytest.approx(math.log(400 / 400)), math.inf, 1)
-    assert reaching([SLOW_RUNS], [[[(0, 0.5), (400, 0.3)]] * 2], over_all=False) is None
+    assert rollouts_to_target([SLOW_RUNS], [[[(0, 0.5), (400, 0.3)]] * 2], over_all=False) is None
 
 
 def test_the_reference_s_own_first_time_is_not_all_that_it_used() -> None:
     """A curve that is flat at the end reached its last accuracy early; over all of its rollouts anybody would look fast."""
     flat = [[(0, 0.2), (100, 0.9), (400, 0.9)]] * 2
-    own, of_all = (reaching([FAST_RUNS], [flat], over_all=over_all) for over_all in (False, True))
+    own, of_all = (rollouts_to_target([FAST_RUNS], [flat], over_all=over_all) for over_all in (False, True))
     assert own is not None
     assert of_all is not None
     assert own.low == own.high == pytest.approx(0.0)

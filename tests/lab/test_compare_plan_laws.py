@@ -24,7 +24,7 @@ from tokencredit.lab.compare.design import (
     reported_runs,
     tuning_runs,
 )
-from tokencredit.lab.compare.document import best_rates, going_on, standings, tune
+from tokencredit.lab.compare.document import advancing_recipes, best_rates, standings, tune
 
 RECIPES = ("dapo", "delta", "delta:credit.scope=group", "dapo:filter-groups=true", "reinforce++", "ibpo")
 RATES = (1e-4, 3e-4, 8e-4)
@@ -174,17 +174,17 @@ def test_the_best_by_their_best_rates_go_on_beside_those_who_always_do() -> None
     standing = standings(design, rows, tuned)
     assert [one.recipe for one in standing][:2] == ["grpo", "delta"]
     assert standing[0].area == pytest.approx(0.4)
-    assert going_on(standing) == {"grpo", "dapo", "rloo", "random-lambda"}
-    reported = reported_runs(design, best_rates(tuned), going_on(standing))
+    assert advancing_recipes(standing) == {"grpo", "dapo", "rloo", "random-lambda"}
+    reported = reported_runs(design, best_rates(tuned), advancing_recipes(standing))
     assert {run.arm for run in reported} == {"grpo", "dapo", "rloo", "random-lambda"}
     assert len(tuning_runs(design)) + len(reported) == number_of_runs(design)
     # Who broke at every rate of one base is no finalist, however good on the other; while a run is to come nobody is chosen.
     broken = [row for row in rows if (row["recipe"], row["base"]) != ("grpo", "steps-shift")]
     failed = {("grpo", "steps-shift", rate, seed) for rate in rates for seed in design.tuning_seeds}
-    assert going_on(standings(design, broken, tune(design, broken, failed))) == {"delta", "dapo", "rloo", "random-lambda"}
+    assert advancing_recipes(standings(design, broken, tune(design, broken, failed))) == {"delta", "dapo", "rloo", "random-lambda"}
     assert standings(design, broken, tune(design, broken, ())) == []
-    everybody = design._replace(finalists=None, always=())
-    assert going_on(standings(everybody, rows, tuned)) is None
+    everyone = design._replace(finalists=None, always=())
+    assert advancing_recipes(standings(everyone, rows, tuned)) is None
 
 
 def test_areas_of_finalists_are_over_the_rollouts_that_all_cover() -> None:
@@ -203,7 +203,7 @@ def test_areas_of_finalists_are_over_the_rollouts_that_all_cover() -> None:
         if row["recipe"] == "delta":
             # Three times the rollouts: ahead by its own measure, behind at equal rollouts.
             row["curve"] = [[0, 0.0], [100, 0.1], [300, 1.0]]
-    assert going_on(standings(design, rows, tune(design, rows, ()))) == {"dapo", "grpo"}
+    assert advancing_recipes(standings(design, rows, tune(design, rows, ()))) == {"dapo", "grpo"}
 
 
 @pytest.mark.parametrize(

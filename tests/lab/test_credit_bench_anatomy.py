@@ -10,7 +10,7 @@ from lab.first_token_decides import RIGHT, subject
 from tokencredit.lab.credit.agreement import anatomy_record, worst_examples
 from tokencredit.lab.credit.measure import Clock, Measured, measure_credit
 from tokencredit.lab.credit.quality import redrawn
-from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder, find_contenders
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder, find_methods
 from tokencredit.lab.credit.run import in_json
 from tokencredit.trainer.token_table import TokenLabels, label_tokens
 
@@ -23,7 +23,7 @@ def nobody(what: str, done: int, total: int) -> None:
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return measure_credit(subject(), ORDER, find_contenders("grpo,gspo,ntf"), nobody, Clock())
+    return measure_credit(subject(), ORDER, find_methods("grpo,gspo,ntf"), nobody, Clock())
 
 
 def row_of(record: dict[str, Any], method: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def test_the_terminal_draws_the_worst_response_twice(measured: Measured) -> None
 
 def test_labels_are_those_of_the_row() -> None:
     """Texts of all rows lie one after the other: a row begins where those before it end."""
-    measured = measure_credit(subject(), ORDER, find_contenders("grpo"), nobody, Clock())
+    measured = measure_credit(subject(), ORDER, find_methods("grpo"), nobody, Clock())
     count = int(measured.batch.rollouts.mask.sum())
     labels = TokenLabels([str(at) for at in range(count)], ["other"] * count, [None] * count)
     credits = {BASELINE: measured.assigned[BASELINE].credit}

@@ -50,7 +50,7 @@ MODULE = "lab.credit.agreement"
 WRONG = {
     "a certain token decided": Edit(MODULE, "(truth != 0) & (truth.abs() >=", "(truth.abs() >="),
     "one standard error is enough": Edit(MODULE, "STANDARD_ERRORS = 2.0", "STANDARD_ERRORS = 1.0"),
-    "variance taken for the error": Edit(MODULE, "variance.sqrt()", "variance", inside="told_apart"),
+    "variance taken for the error": Edit(MODULE, "variance.sqrt()", "variance", inside="significant"),
     "the sign of A* is left out": Edit(MODULE, "truth.abs() >= ", "truth >= "),
     "exactly two errors are not enough": Edit(MODULE, "truth.abs() >= ", "truth.abs() > "),
     "no credit counts as the wrong sign": Edit(MODULE, "decided & ~same & ~none", "decided & ~same"),

@@ -1,4 +1,4 @@
-"""Medians and factors as tables say them, also where runs never got there."""
+"""Medians and factors as tables say them, also if runs never reach the target."""
 
 import math
 from typing import Any
@@ -25,9 +25,9 @@ def test_rollouts_to_a_threshold(median: float | None, reached: int, expected: s
     [
         (POINTS, 0.013, 0.013, (0.004, 0.022), NOBODY, "+1.3 [+0.4, +2.2]"),
         (FACTOR, math.log(0.84), math.log(0.84), (math.log(0.78), math.log(0.91)), NOBODY, "×0.84 [0.78, 0.91]"),
-        (FACTOR, math.log(1.5), None, (math.log(1.2), None), NOBODY | {"recipe": 2}, "≥ ×1.50 [1.20, ∞] (2 never got there)"),
+        (FACTOR, math.log(1.5), None, (math.log(1.2), None), NOBODY | {"recipe": 2}, "≥ ×1.50 [1.20, ∞] (2 recipe never)"),
         (FACTOR, None, math.log(0.7), (None, 0.0), NOBODY | {"reference": 1}, "≤ ×0.70 [0, 1.00] (1 reference never)"),
-        (FACTOR, None, None, (None, None), {"recipe": 7, "reference": 0, "both": 1}, "cannot be told (7 never got there, 1 neither)"),
+        (FACTOR, None, None, (None, None), {"recipe": 7, "reference": 0, "both": 1}, "unknown (7 recipe never, 1 neither)"),
     ],
 )
 def test_a_difference(

@@ -68,7 +68,7 @@ def made_up_findings(numbers: random.Random, step: int) -> dict[str, Any]:
                 "Predicted by jvp. For the whole training step the correlation is 0.963.",
                 ("first/correlation", "step/correlation", "step/sign"),
             ),
-            ("tax", "Share of all KL moved where credit is nil: 12.0 % by 'format'.", ("any/kl", "format/kl", "certain/kl")),
+            ("tax", "Share of all KL on tokens whose credit is 0: 12.0 % by 'format'.", ("any/kl", "format/kl", "certain/kl")),
             (
                 "drift",
                 "In 40 pairs of equally scored responses the log-odds moved by 0.04 nats on average.",

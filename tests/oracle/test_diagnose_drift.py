@@ -130,7 +130,7 @@ def test_the_same_response_twice_is_no_pair_and_the_same_tokens_in_other_order_a
     assert twice.numbers["responses"] == 2
     assert twice.numbers["equal/pairs"] == 0
     assert math.isnan(twice.numbers["equal/absolute"])
-    assert "could not be told" in twice.note
+    assert "drift is unknown" in twice.note
     turned = drift(three_responses([1.0, 1.0, math.nan], [0, 1, 1, 0, 0, 2]), torch.arange(6.0))
     assert turned.numbers["equal/absolute"] == pytest.approx(abs(0 + 1 - 2 - 3))
 

@@ -155,7 +155,7 @@ def test_what_cannot_be_told_is_nan_and_said_so() -> None:
     table, _ = softmax_policy()
     still = whole_step(table, torch.zeros(6), torch.zeros(6))
     assert all(math.isnan(still.numbers[f"step/{name}"]) for name in MEASURES[1:])
-    assert "could not be told how far" in still.note
+    assert "the reliability of predictions is unknown" in still.note
     assert "no prediction to judge" in still.note
     tiny = whole_step(table, 1e-6 * torch.arange(6.0), 1e-6 * torch.arange(6.0))
     assert math.isnan(tiny.numbers["step/sign"])

@@ -255,10 +255,10 @@ def test_rates_are_tuned_on_seeds_of_their_own_and_the_best_is_reported(tmp_path
 def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, compare: Any) -> None:
     asked = [*SMALL, "--recipes", "dapo,rloo:sampling.group_size=4,delta,grpo", "--rates", "1e-4,3e-4"]
     asked += ["--tune-seeds", "1", "--finalists", "1"]
-    assert "# then seeds 0 to 1 of each of the best 1 and of those that always go on" in compare(*asked, "--dry-run")
+    assert "# then seeds 0 to 1 of each of the best 1 and of those always included" in compare(*asked, "--dry-run")
     said = compare(*asked)
-    assert "who went on" in said
-    assert "2 of 4 recipes went on after tuning (delta, dapo)" in said
+    assert "recipes that advanced" in said
+    assert "2 of 4 recipes advanced after tuning (delta, dapo)" in said
     found = told(tmp_path)
     assert {(row["recipe"], row["seed"]) for row in found["runs"] if not row["tuning"]} == {
         (name, seed) for name in ("dapo", "delta") for seed in (0, 1)
@@ -268,7 +268,7 @@ def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, c
     # Nothing is said of runs that are not reported.
     assert not [note for note in found["notes"] if "another size" in note]
     assert found["missing"] == 0
-    assert "went on to the seeds that are reported" in (tmp_path / "out" / "comparison.html").read_text()
+    assert "advanced to the reported seeds" in (tmp_path / "out" / "comparison.html").read_text()
     # More of them add to what is there.
     before = len(trained(tmp_path))
     compare(*asked, "--always", OTHER)

@@ -29,7 +29,7 @@ def test_two_recipes_over_two_seeds(tmp_path: Path) -> None:
     # Seeds train on prompts of their own and are measured on the same problems.
     assert by_place["dapo", 0]["held_out_sha256"] == by_place["dapo", 1]["held_out_sha256"]
     assert by_place["dapo", 0]["first_prompts_sha256"] != by_place["dapo", 1]["first_prompts_sha256"]
-    assert not [note for note in told["notes"] if "no pairs" in note or "not shared" in note]
+    assert not [note for note in told["notes"] if "not paired" in note or "not shared" in note]
     assert told["summary"]["comparisons"][0]["overall"]["area"]["pairs"] == 2
     assert told["settings"]["by_recipe"]["delta:credit.scope=group"]["credit.scope"] == "group"
     assert told["settings"]["common"]["steps"] == 3

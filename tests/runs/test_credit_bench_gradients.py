@@ -23,11 +23,11 @@ from tokencredit.lab.credit.recipes import (
     ORACLE,
     TWIN,
     Assigned,
-    Assigning,
-    Contender,
+    CreditAssigner,
     CreditOrder,
-    find_contenders,
-    twins,
+    Method,
+    find_methods,
+    uniform_twins,
 )
 from tokencredit.pipeline.credit import BatchEvidence
 from tokencredit.pipeline.microbatch import gather_rows, micro_batch_loss, step_seed, step_statistic
@@ -56,14 +56,14 @@ def whole_logits(world: Subject, prompts: Any, tokens: torch.Tensor) -> torch.Te
 def test_a_backward_pass_of_kappa_is_the_gradient_of_the_recipe_s_own_loss(name: str) -> None:
     world = subject(group_size=6)
     batch = draw_batch(*world, prompts=5, purpose="batch", keep_hidden=True)
-    contender = Contender(name, RECIPES[name].recipe, None)
-    assigned = Assigning(world.policy, world.task, batch, world.config, seed=SEED)(contender)
+    method = Method(name, RECIPES[name].recipe, None)
+    assigned = CreditAssigner(world.policy, world.task, batch, world.config, seed=SEED)(method)
     assert isinstance(assigned, Assigned)
     found = gradients_of(world.policy, batch.rollouts, {"other": torch.ones_like(assigned.ascent), name: assigned.ascent}, world.config)[
         name
     ]
 
-    chosen = contender.on(world.config)
+    chosen = method.on(world.config)
     pipeline = credit_pipeline(chosen)
     evidence = BatchEvidence(batch.evidence, model=model_facts(world.policy))
     credited, _ = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(SEED, "credit"))
@@ -135,7 +135,7 @@ def test_the_entropy_gradient_is_that_of_the_visited_states() -> None:
 def compared() -> dict[str, Any]:
     world = subject()
     order = CreditOrder(prompts=40, continuations=24, reference=3000, batches=16, batch_prompts=8, resamples=200)
-    field = find_contenders("gspo,delta,ntf,remax,vineppo,negative-only")
+    field = find_methods("gspo,delta,ntf,remax,vineppo,negative-only")
     measured = measure_credit(world, order, field, nobody, Clock())
     gradient = compare(world, order, field, measured, nobody, Clock())
     return measured.record | {"gradient": gradient, "left_out": measured.left_out + gradient["left_out"]}
@@ -188,20 +188,20 @@ def test_what_is_too_dear_or_does_not_fit_is_told(compared: dict[str, Any]) -> N
 
 
 def test_twins_have_the_same_stages_but_uniform_credit() -> None:
-    field = find_contenders("delta,ntf")
-    named = {one.name: one for one in field.contenders}
+    field = find_methods("delta,ntf")
+    named = {one.name: one for one in field.methods}
     assert list(named) == [BASELINE, CONTROL, "delta", "ntf"]
     assert named[CONTROL].twin == BASELINE
-    made = {one.name: one.recipe for one in twins(field.contenders)}
+    made = {one.name: one.recipe for one in uniform_twins(field.methods)}
     assert made[TWIN.format("delta")].credit == UniformCredit()
     assert made[TWIN.format("delta")].objective == RECIPES["delta"].recipe.objective
-    everybody = find_contenders("delta,dapo,ntf,c-rf").contenders
-    assert {one.name: one.twin for one in everybody if one.twin} == {CONTROL: "grpo", "delta": "dapo", "ntf": "c-rf"}
+    everyone = find_methods("delta,dapo,ntf,c-rf").methods
+    assert {one.name: one.twin for one in everyone if one.twin} == {CONTROL: "grpo", "delta": "dapo", "ntf": "c-rf"}
 
 
 def test_a_recipe_brings_settings_of_its_own() -> None:
     asked = "dapo,right-once:advantage.type=grpo,delta:credit.scope=group+objective.aggregation=sequence-mean"
-    named = {one.name: one for one in find_contenders(asked).contenders}
+    named = {one.name: one for one in find_methods(asked).methods}
     assert list(named)[2:] == asked.split(",")
     once, delta = (named[name].recipe for name in asked.split(",")[1:])
     assert once.advantage.type == "grpo"
@@ -212,10 +212,10 @@ def test_a_recipe_brings_settings_of_its_own() -> None:
 
 def test_mistaken_recipes_are_named() -> None:
     with pytest.raises(ConfigError, match="recipes: 'delt' is not known; did you mean 'delta'"):
-        find_contenders("grpo,delt")
+        find_methods("grpo,delt")
     with pytest.raises(ConfigError, match="recipes is empty"):
-        find_contenders(" , ")
-    assert [one.recipe for one in find_contenders("dapo-dynamic").left_out] == ["dapo-dynamic"]
+        find_methods(" , ")
+    assert [one.recipe for one in find_methods("dapo-dynamic").left_out] == ["dapo-dynamic"]
     assert varied(RECIPES["dapo"].recipe, filter_groups=True).filter_groups
 
 
@@ -228,7 +228,7 @@ def test_a_task_that_teaches_nothing_is_told() -> None:
 
     lost = world._replace(task=Hopeless())
     order = CreditOrder(prompts=2, continuations=4, reference=64, batches=2, batch_prompts=2, resamples=10)
-    field = find_contenders("grpo")
+    field = find_methods("grpo")
     measured = measure_credit(lost, order, field, nobody, Clock())
     with pytest.raises(ConfigError, match="no group of the reference rollouts has scores that differ"):
         compare(lost, order, field, measured, nobody, Clock())
@@ -237,7 +237,7 @@ def test_a_task_that_teaches_nothing_is_told() -> None:
 def test_without_a_mixed_group_in_the_truth_batch_the_oracle_is_left_out() -> None:
     world = subject()
     order = CreditOrder(prompts=2, continuations=4, reference=64, batches=2, batch_prompts=2, resamples=10)
-    field = find_contenders("grpo")
+    field = find_methods("grpo")
     measured = measure_credit(world, order, field, nobody, Clock())
     silent = {name: one._replace(ascent=torch.zeros_like(one.ascent)) for name, one in measured.assigned.items()}
     found = compare(world, order, field, measured._replace(assigned=silent), nobody, Clock())

@@ -5,7 +5,7 @@ import torch
 
 from lab.first_token_decides import FirstTokenDecides, LastTokenDecides, every_value, subject
 from tokencredit.lab.credit.agreement import corrected_square
-from tokencredit.lab.credit.batch import Drawn, draw_batch, truth_of
+from tokencredit.lab.credit.batch import SampledBatch, draw_batch, truth_of
 from tokencredit.lab.credit.measure import Subject
 from tokencredit.lab.credit.prefix_tree import Request, Tail, Truth, measure_truth
 
@@ -16,7 +16,7 @@ def nobody(done: int, total: int) -> None:
     """Is told."""
 
 
-def exact(world: Subject, batch: Drawn) -> tuple[torch.Tensor, torch.Tensor]:
+def exact(world: Subject, batch: SampledBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """True advantage and true value after every token."""
     rollouts = batch.rollouts
     advantage, after = (torch.full(rollouts.mask.shape, torch.nan, dtype=torch.float64) for _ in range(2))
@@ -30,14 +30,14 @@ def exact(world: Subject, batch: Drawn) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Drawn, Truth, torch.Tensor, torch.Tensor]:
+def measured() -> tuple[SampledBatch, Truth, torch.Tensor, torch.Tensor]:
     world = subject(group_size=6)._replace(task=LastTokenDecides())
     batch = draw_batch(*world, prompts=40, purpose="truth")
-    truth = truth_of(*world[:2], batch, world.config, continuations=CONTINUATIONS, seed=1, tell=nobody)
+    truth = truth_of(*world[:2], batch, world.config, continuations=CONTINUATIONS, seed=1, notify=nobody)
     return batch, truth, *exact(world, batch)
 
 
-def test_the_estimate_is_right_within_the_noise_it_admits(measured: tuple[Drawn, Truth, torch.Tensor, torch.Tensor]) -> None:
+def test_the_estimate_is_right_within_the_noise_it_admits(measured: tuple[SampledBatch, Truth, torch.Tensor, torch.Tensor]) -> None:
     batch, truth, advantage, after = measured
     mask = batch.rollouts.mask
     assert bool(truth.advantage[mask].isfinite().all())
@@ -55,7 +55,7 @@ def test_the_estimate_is_right_within_the_noise_it_admits(measured: tuple[Drawn,
     assert float(gap.square().mean()) == pytest.approx(1, abs=0.35)
 
 
-def test_noise_is_taken_out_of_the_sum_of_squares(measured: tuple[Drawn, Truth, torch.Tensor, torch.Tensor]) -> None:
+def test_noise_is_taken_out_of_the_sum_of_squares(measured: tuple[SampledBatch, Truth, torch.Tensor, torch.Tensor]) -> None:
     batch, truth, advantage, _ = measured
     mask = batch.rollouts.mask
     true = float(advantage[mask].square().sum())
@@ -64,7 +64,7 @@ def test_noise_is_taken_out_of_the_sum_of_squares(measured: tuple[Drawn, Truth, 
 
 
 def test_siblings_share_prefixes_and_prefixes_hand_on_their_continuations(
-    measured: tuple[Drawn, Truth, torch.Tensor, torch.Tensor],
+    measured: tuple[SampledBatch, Truth, torch.Tensor, torch.Tensor],
 ) -> None:
     batch, truth, _, _ = measured
     rollouts = batch.rollouts
@@ -129,7 +129,7 @@ def test_only_what_decides_has_an_advantage() -> None:
     world = subject()
     assert isinstance(world.task, FirstTokenDecides)
     batch = draw_batch(*world, prompts=6, purpose="truth")
-    truth = truth_of(*world[:2], batch, world.config, continuations=16, seed=1, tell=nobody)
+    truth = truth_of(*world[:2], batch, world.config, continuations=16, seed=1, notify=nobody)
     later = batch.rollouts.mask.clone()
     later[:, 0] = False
     assert float(truth.advantage[later].abs().max()) == 0

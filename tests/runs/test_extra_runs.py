@@ -340,7 +340,7 @@ def test_in_float32_sampler_and_scoring_pass_agree_so_that_a_correction_is_one(t
 
 def test_a_correction_of_the_sampler_s_own_log_probs_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"correction.kind is 'mis' but scoring 'sampler' .* leaves nothing to correct; use scoring 'pass'"
+        ConfigError, match=r"correction.kind is 'mis' but scoring 'sampler' .* there is nothing to correct; use scoring 'pass'"
     ):
         small_config(recipe="dapo", scoring="sampler", correction={"kind": "mis"})
     assert needs_scoring_pass(small_config(recipe="dapo", scoring="auto", correction={"kind": "mis"}))

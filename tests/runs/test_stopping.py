@@ -190,5 +190,5 @@ def test_what_may_not_change_is_refused_field_by_field(tmp_path: Path) -> None:
     assert "guard" not in done.stderr
     done = tokencredit("train", "--resume", "run", "--steps", "1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "steps is 1 but the run was configured with 4; only more may be asked for" in done.stderr
+    assert "steps is 1 but the run was configured with 4; it can only increase" in done.stderr
     assert files_of(tmp_path / "run") == before

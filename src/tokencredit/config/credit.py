@@ -113,7 +113,7 @@ class DeltaCredit(CreditBase):
 
     @property
     def compares_siblings(self) -> str | None:
-        return "tells the sides of a group apart (credit.scope 'group')" if self.scope == "group" else None
+        return "separates the sides of a group (credit.scope 'group')" if self.scope == "group" else None
 
     @property
     def needs_negative_side(self) -> str:

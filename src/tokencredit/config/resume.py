@@ -34,7 +34,7 @@ def accepted_changes(before: TrainConfig, now: TrainConfig) -> dict[str, tuple[A
         if name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_BELOW)
     ]
     if now.steps < before.steps:
-        refused.append(f"steps is {now.steps} but the run was configured with {before.steps}; only more may be asked for")
+        refused.append(f"steps is {now.steps} but the run was configured with {before.steps}; it can only increase")
     if refused:
         raise ConfigError("\n".join(refused))
     return found

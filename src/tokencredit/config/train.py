@@ -270,18 +270,18 @@ class TrainConfig(Recipe):
             raise ValueError(f"reward.format and reward.length add to the reward, but {self.advantage.label} {use}; leave them at 0")
         if self.correction.enabled and self.scoring == "sampler":
             raise ValueError(
-                f"correction.kind is {self.correction.kind!r} but scoring 'sampler' takes the sampler's own log-probs and leaves nothing "
+                f"correction.kind is {self.correction.kind!r} but scoring 'sampler' uses the sampler's log-probs, so there is nothing "
                 "to correct; use scoring 'pass' or 'auto'"
             )
         for name, plain in HEEDED_BY_PACKED.items():
             if self.passes == "padded" and (value := getattr(self, name)) not in plain:
                 raise ValueError(
-                    f"{name} is {value!r} but passes is 'padded', and only packed passes heed it; use passes 'auto' or 'packed'"
+                    f"{name} is {value!r} but passes is 'padded', and only packed passes use it; use passes 'auto' or 'packed'"
                 )
         if self.sampler == "vllm" and self.scoring == "sampler":
-            raise ValueError("scoring is 'sampler' but sampler 'vllm' tells no entropies; use scoring 'auto' or 'pass'")
+            raise ValueError("scoring is 'sampler' but sampler 'vllm' returns no entropies; use scoring 'auto' or 'pass'")
         if self.sampler == "vllm" and self.lora.rank:
-            raise ValueError(f"sampler is 'vllm', which is not told of adapters, but lora.rank is {self.lora.rank}; use sampler 'auto'")
+            raise ValueError(f"sampler is 'vllm', which does not load adapters, but lora.rank is {self.lora.rank}; use sampler 'auto'")
         if (reason := self._unusable_weights()) is not None:
             raise ValueError(f"weights is {self.weights!r} but {reason}")
         rows = sampling.prompts * sampling.group_size

@@ -145,7 +145,7 @@ def _ratio(part: float, whole: float) -> float:
 
 def _note(numbers: Mapping[str, float], sources: int, *, sampled: bool) -> str:
     unsure = confidence_names()[0]
-    words = ["None of the looked-at tokens is in the first optimizer step, so no own push can be told."]
+    words = ["None of the observed tokens is in the first optimizer step, so the push by their own gradient is unknown."]
     if numbers["tokens"]:
         words = [
             f"Through the LM head, {count(sources, 'token')} of one optimizer step push {count(int(numbers['tokens']), 'token')} of them: "

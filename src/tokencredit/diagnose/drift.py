@@ -117,7 +117,7 @@ def _note(source: str, numbers: dict[str, float | int]) -> str:
             f"log-odds moved by {numbers['equal/absolute']:.4f} nats on average."
         )
     else:
-        start += "no two different ones to one prompt have equal scores, so drift could not be told."
+        start += "no two different ones to one prompt have equal scores, so drift is unknown."
     if not unequal:
         return f"{start} No pair of unequal score to compare with."
     return (

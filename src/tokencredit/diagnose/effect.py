@@ -112,7 +112,7 @@ def _sentence(horizon: str, numbers: dict[str, float]) -> str:
         return f"For {words} there is no prediction to judge."
     found, tokens = numbers[f"{horizon}/correlation"], count(int(numbers[f"{horizon}/tokens"]), "token")
     if found != found:
-        return f"For {words} it could not be told how far to trust predictions (from {tokens})."
+        return f"For {words} the reliability of predictions is unknown (from {tokens})."
     steep = numbers[f"{horizon}/slope"]
     if found >= TRUST_TOKENS and 1 / TRUST_SLOPE <= steep <= TRUST_SLOPE and numbers[f"{horizon}/error"] <= TRUST_ERROR:
         advice = "predictions may be read token by token"

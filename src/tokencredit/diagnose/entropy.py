@@ -103,17 +103,19 @@ def _words_of_change(overall: dict[str, float]) -> str:
         return (
             f"Mean entropy of the looked-at tokens was {number(overall['before'])} nats before the update; after it, it was not measured."
         )
-    return f"The update took the mean entropy of the looked-at tokens from {number(overall['before'])} to {number(overall['after'])} nats."
+    return (
+        f"The update changed the mean entropy of the observed tokens from {number(overall['before'])} to {number(overall['after'])} nats."
+    )
 
 
 def _words_of_trend(trend: EntropyTrend, floor_share: float, horizon: int) -> str:
     if trend.status == "unknown":
-        return f"Fewer than {TREND_POINTS} training steps are known, so no trend is told."
+        return f"Fewer than {TREND_POINTS} training steps are known, so the trend is unknown."
     floor = f"the floor of {number(trend.floor)} nats ({floor_share:g} of the first step's; the threshold is ours)"
     if trend.status == "collapsed":
         return f"Collapsed: the run's entropy, {number(trend.current)}, is under {floor}."
     if math.isnan(trend.steps_to_floor):
         return f"The run's entropy, {number(trend.current)}, is not falling; it lies above {floor}."
     line = f"at {number(trend.slope)} nats per step it reaches {floor} in {number(trend.steps_to_floor)} training steps"
-    told = f"the run's entropy is {number(trend.current)}; {line}"
-    return f"Warning: {told}." if trend.status == "warning" else f"No warning: {told}, more than {horizon}."
+    forecast = f"the run's entropy is {number(trend.current)}; {line}"
+    return f"Warning: {forecast}." if trend.status == "warning" else f"No warning: {forecast}, more than {horizon}."

@@ -80,7 +80,7 @@ def _sentence(horizon: str, numbers: dict[str, float], matrix: list[TableRow]) -
     when = HORIZONS[horizon].capitalize()
     if not tokens:
         return f"{when}: not measured."
-    told = [
+    counts = [
         f"{percent(numbers[f'{horizon}/band/{side}/flip'])} of {count(tokens[side], 'token')} of {side} advantage {moved}"
         if tokens[side]
         else f"no token of {side} advantage was measured"
@@ -92,4 +92,4 @@ def _sentence(horizon: str, numbers: dict[str, float], matrix: list[TableRow]) -
         if gap == gap
         else "the sides cannot be compared"
     )
-    return f"{when}: {told[0]}, {told[1]}; {alike}."
+    return f"{when}: {counts[0]}, {counts[1]}; {alike}."

@@ -93,8 +93,8 @@ def _share(moved: Tensor, where: Bool[Tensor, " tok"], among: Bool[Tensor, " tok
 
 def _note(shares: dict[str, dict[str, float | int]]) -> str:
     if shares["any"]["kl_share"] != shares["any"]["kl_share"]:
-        return "No token's distribution moved, so no tax could be told."
-    told = [
+        return "No token's distribution moved, so the tax is unknown."
+    parts = [
         f"{percent(row['kl_share'])} by {name!r} ({MEANING[name]}; {percent(row['token_share'])} of tokens)" for name, row in shares.items()
     ]
-    return "Share of all KL moved where credit is nil: " + ", ".join(told) + "."
+    return "Share of all KL on tokens whose credit is 0: " + ", ".join(parts) + "."

@@ -1,4 +1,4 @@
-"""Name -> recipe: one choice per stage, with the authors' numbers. A recipe fixes stages only; the rest is the run's."""
+"""Recipes by name: one method per stage, with the authors' hyperparameters. A recipe fixes stages only; the run sets the rest."""
 
 from tokencredit.config.recipe import RecipeEntry
 from tokencredit.config.recipes.baselines import BASELINES

@@ -1,4 +1,4 @@
-"""The critic-free baselines people expect: sequence-level advantages, every token of a response alike."""
+"""Critic-free baselines: sequence-level advantages with uniform credit over the tokens of a response."""
 
 from tokencredit.config import (
     CispoObjective,
@@ -65,7 +65,7 @@ BASELINES: dict[str, RecipeEntry] = {
         "DAPO, 2503.14476",
         "dapo with dynamic sampling: groups without spread are replaced",
         DAPO_ORIGINS,
-        ("sampling stops after filter_retries extra rounds, with fewer groups if need be",),
+        ("sampling stops after filter_retries extra rounds, possibly with fewer groups",),
     ),
     "reinforce++": RecipeEntry(
         Recipe(advantage=ReinforcePlusPlusAdvantage()),
@@ -107,7 +107,9 @@ BASELINES: dict[str, RecipeEntry] = {
     ),
     "gmpo": RecipeEntry(Recipe(objective=GmpoObjective()), "GMPO, 2507.20673", "geometric mean of clipped token ratios"),
     "cispo": RecipeEntry(
-        Recipe(objective=CispoObjective()), "MiniMax-M1, 2506.13585", "the clipped ratio only weighs; no token is silenced"
+        Recipe(objective=CispoObjective()),
+        "MiniMax-M1, 2506.13585",
+        "the clipped ratio is a weight without gradient; no token loses its gradient",
     ),
     "sapo": RecipeEntry(Recipe(objective=SapoObjective()), "SAPO, 2511.20347", "a soft gate on the ratio instead of a clip"),
     "clip-cov": RecipeEntry(
@@ -118,12 +120,12 @@ BASELINES: dict[str, RecipeEntry] = {
     "kl-cov": RecipeEntry(
         Recipe(objective=KlCovObjective()),
         "The Entropy Mechanism of RL for Reasoning, 2505.22617",
-        "the tokens with the highest covariance of log-prob and credit are held back",
+        "a KL penalty on the tokens with the highest covariance of log-prob and credit",
     ),
     "fipo": RecipeEntry(
         Recipe(shape=OverlongShape(), objective=FipoObjective()),
         "FIPO, 2603.19835",
-        "dapo whose tokens weigh by how much likelier their future became",
-        caveats=("known through a port, with the settings of the DelTA paper's comparison",),
+        "dapo with token weights from the log-prob change of the following tokens",
+        caveats=("taken from a port, with the settings of the DelTA paper's comparison",),
     ),
 }

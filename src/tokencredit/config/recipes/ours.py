@@ -1,7 +1,4 @@
-"""Of our own. No paper: what each is a reading of stands beside it.
-
-Controls: what a method must beat before it means anything.
-"""
+"""Our own recipes, each with the paper it derives from, and the controls that a method must beat."""
 
 from tokencredit.config import DeltaCredit, NtfKeepCredit, OneSidedCredit, SiblingContextCredit, SiblingValueCredit
 from tokencredit.config.recipe import RecipeEntry, varied
@@ -17,12 +14,12 @@ OURS: dict[str, RecipeEntry] = {
     "right-once": RecipeEntry(
         varied(CRF, credit=OneSidedCredit(), objective=_ALL_TOKENS_ALIKE),
         "ours, after Rethinking Groups, 2606.17250",
-        "each prompt asked once, and only right responses teach; the default",
+        "one response per prompt, gradients from right responses only; the default",
         CRF_ORIGINS | {"objective.aggregation": "ours: divided by its own length, a short response's tokens would weigh more"},
         (
-            "close to rejection sampling on line (RAFT, 2304.06767), with importance ratios over several optimizer steps",
-            "a batch without a right response teaches nothing; a task that is hardly ever solved wants groups or an easier start",
-            "nothing pushes down what is wrong: in several turns or reasoning in words, compare with c-rf --credit.type ntf-keep",
+            "close to online rejection sampling (RAFT, 2304.06767), with importance ratios over several optimizer steps",
+            "a batch without a right response has no gradient; a task that is rarely solved needs groups or an easier start",
+            "wrong responses get no gradient: for multi-turn tasks or free-text reasoning, compare with c-rf --credit.type ntf-keep",
         ),
         asks_once=True,
         optimizer={"steps_per_batch": 8},
@@ -44,7 +41,7 @@ OURS: dict[str, RecipeEntry] = {
     "sibling-value": RecipeEntry(
         varied(DAPO, credit=SiblingValueCredit()),
         "ours, after the abstract of IBPO, 2605.16302",
-        "dapo whose tokens receive what they added to the value that siblings give to like hidden states",
+        "dapo with token credit from the change in value, estimated from siblings with similar hidden states",
         DAPO_ORIGINS,
     ),
     "sibling-context": RecipeEntry(
@@ -62,7 +59,7 @@ OURS: dict[str, RecipeEntry] = {
     "ntf-orthogonal": RecipeEntry(
         varied(DAPO, credit=NtfKeepCredit(anneal="none", orthogonal="kept")),
         "ours, after Rethinking Groups, 2606.17250",
-        "dapo with a negative token filter that does not pull on entropy, to first order",
+        "dapo with a negative token filter that leaves entropy unchanged to first order",
         DAPO_ORIGINS | {"credit.anneal": "ours", "credit.orthogonal": "ours"},
     ),
 }
@@ -70,12 +67,12 @@ OURS: dict[str, RecipeEntry] = {
 
 CONTROLS: dict[str, RecipeEntry] = {
     "positive-only": RecipeEntry(
-        varied(DAPO, credit=OneSidedCredit()), "control", "dapo on max(A, 0): only better responses teach", DAPO_ORIGINS
+        varied(DAPO, credit=OneSidedCredit()), "control", "dapo on max(A, 0): gradients from better responses only", DAPO_ORIGINS
     ),
     "negative-only": RecipeEntry(
         varied(DAPO, credit=OneSidedCredit(side="negative")),
         "control",
-        "dapo on min(A, 0): only worse responses teach",
+        "dapo on min(A, 0): gradients from worse responses only",
         {**DAPO_ORIGINS, "credit.side": "ours"},
     ),
     "random-lambda": RecipeEntry(

@@ -1,9 +1,4 @@
-"""Methods that tell the tokens of a response apart.
-
-Methods that let opposing signals cancel: objectives with exchangeable token gradients, and batching in which they meet.
-
-FADE and its static probes: which prompts and which sign the update leans on.
-"""
+"""Recipes with token-level credit, recipes in which opposing token gradients cancel, and FADE with its static probes."""
 
 from tokencredit.config import (
     AsymAdvantage,
@@ -50,7 +45,7 @@ TOKEN_CREDIT: dict[str, RecipeEntry] = {
     "ktae": RecipeEntry(
         varied(GRPO, credit=KtaeCredit()),
         "KTAE, 2505.16826",
-        "grpo plus how strongly a token goes with success among the siblings",
+        "grpo plus the association of a token with success among the siblings",
         GRPO_ORIGINS,
     ),
     "vineppo": RecipeEntry(
@@ -147,8 +142,6 @@ FOCUS: dict[str, RecipeEntry] = {
         origins=_ORIGINS,
         caveats=(_CLIP,),
     ),
-    "power": RecipeEntry(
-        Recipe(advantage=PowerAdvantage()), _PAPER, "fade's difficulty axis held still", origins=_ORIGINS, caveats=(_CLIP,)
-    ),
-    "asym": RecipeEntry(Recipe(advantage=AsymAdvantage()), _PAPER, "fade's sign axis held still", origins=_ORIGINS, caveats=(_CLIP,)),
+    "power": RecipeEntry(Recipe(advantage=PowerAdvantage()), _PAPER, "fade's difficulty axis, fixed", origins=_ORIGINS, caveats=(_CLIP,)),
+    "asym": RecipeEntry(Recipe(advantage=AsymAdvantage()), _PAPER, "fade's sign axis, fixed", origins=_ORIGINS, caveats=(_CLIP,)),
 }

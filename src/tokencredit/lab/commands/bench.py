@@ -1,4 +1,4 @@
-"""`tokencredit bench`: what training steps and their pieces cost, what looking at them costs, and what token credit is worth."""
+"""`tokencredit bench`: the speed of training steps, the cost of the microscope, and the quality of token credit."""
 
 import json
 import os
@@ -17,56 +17,56 @@ if TYPE_CHECKING:
     from tokencredit.lab.speed.workload import Shown
 
 EXIT_FAILED = 1
-"""A part broke; the others were measured."""
+"""A part failed; the others were measured."""
 
 KINDS = {
-    "speed": "the training step and its pieces, beside TRL, generate, Liger and the machine's own limits",
-    "microscope": "what a look at an update costs, as a ratio to a plain step",
-    "credit": "what the token credit of every recipe is worth, against measured truth",
+    "speed": "the training step and its parts, compared with TRL, generate, Liger and the hardware limits",
+    "microscope": "the time of a step with microscope observation, relative to a plain step",
+    "credit": "the token credit of every recipe, compared with the measured advantage of tokens",
 }
 
 
 @dataclass(frozen=True)
 class SpeedOptions:
-    """Measure speed and memory in parts, each beside what others have and beside what the machine can do at best.
+    """Measure speed and memory in parts, each compared with other libraries and with the hardware limits.
 
     embedded: training steps of the embedded default by stage, DelTA's share of a step, TRL's trainer.
-    update: score + credit + 4 optimizer steps on a given batch, beside TRL's loss path.
-    delta: DelTA's coefficients, beside the K + 2 passes of the published algorithm.
-    head: log-probs and entropies without logits, beside naive, TRL's and Liger's.
-    sampling: ours plain and fast, beside generate.
+    update: score + credit + 4 optimizer steps on a given batch, compared with TRL's loss path.
+    delta: DelTA's coefficients, compared with the K + 2 passes of the published algorithm.
+    head: log-probs and entropies without logits, compared with naive, TRL's and Liger's.
+    sampling: our plain and fast sampler, compared with generate.
     step: a whole training step by stage, dapo, delta and cancellation.
     growth: a step at more rollouts, longer responses and larger models; the largest pass that fits.
     """
 
     parts: str | None = None
-    """Which, with commas between them. Default: embedded on a CPU, all the others on a GPU."""
+    """Parts, separated by commas. Default: embedded on a CPU, all the others on a GPU."""
     shapes: str | None = None
-    """Models of random weights, with commas between them. Default: tiny on a CPU, smollm2-135m,qwen2-0.5b on a GPU."""
+    """Models with random weights, separated by commas. Default: tiny on a CPU, smollm2-135m,qwen2-0.5b on a GPU."""
     steps: int = 8
-    """Training steps of part embedded timed per repeat, after two that warm up."""
+    """Timed training steps of part embedded per repeat, after two warm-up steps."""
     repeats: int = 3
-    """Turns of every contender."""
+    """Measurements of every implementation."""
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
     trl_python: Path | None = None
-    """Python of an environment with trl and tokencredit (`make bench` makes one), for part embedded; without it TRL is left out there."""
+    """Python of an environment with trl and tokencredit (`make bench` makes one), for part embedded; without it that part skips TRL."""
     json: Path | None = None
-    """Also write every number here, after every part."""
+    """Also write all numbers to this file, after every part."""
 
 
 @dataclass(frozen=True)
 class MicroscopeOptions:
-    """Measure what a look at an update costs on the embedded default: plain and looked-at training steps of one run in turn."""
+    """Measure the cost of microscope observation on the embedded default: plain and observed training steps of one run in turn."""
 
     steps: int = 6
-    """Training steps of either kind per repeat, after two that warm up."""
+    """Timed training steps of either kind per repeat, after two warm-up steps."""
     repeats: int = 3
     recipe: str = "delta"
     seed: int = 0
     device: Literal["cpu", "cuda"] = "cpu"
     json: Path | None = None
-    """Also write every number here."""
+    """Also write all numbers to this file."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -101,13 +101,13 @@ def _microscope(options: MicroscopeOptions) -> int:
     )
     plain, looked = (1000 * result["seconds"][name] for name in ("plain", "looked at"))
     ratio = in_range(result["looked_at_over_plain"], 1, " times")
-    print(f"A plain step takes {plain:.0f} ms, one that is looked at {looked:.0f} ms: {ratio} as long.")
+    print(f"A plain step takes {plain:.0f} ms, an observed step {looked:.0f} ms: {ratio} as long.")
     _write(options.json, result)
     return EXIT_OK
 
 
 def _speed(options: SpeedOptions) -> int:
-    # Read by the hub's client when it is first imported: TRL's trainer would announce itself.
+    # The hub's client reads this at import: TRL's trainer would send telemetry.
     os.environ |= {"HF_HUB_DISABLE_TELEMETRY": "1"}
     from tokencredit.lab.speed.run import SpeedOrder, find_parts, run_speed, tables
 

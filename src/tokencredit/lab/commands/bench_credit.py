@@ -1,4 +1,4 @@
-"""`tokencredit bench credit MODEL ... [CONFIG.toml ...]`: what token credit is worth at fixed policies, against measured truth."""
+"""`tokencredit bench credit MODEL ... [CONFIG.toml ...]`: compares token credit with the measured advantage of tokens."""
 
 import inspect
 import json
@@ -20,7 +20,7 @@ from tokencredit.config.resolve import read_toml, resolve
 from tokencredit.config.syntax import with_task_fields, with_task_flags
 from tokencredit.config.train import CHOICES, TrainConfig
 from tokencredit.errors import EXIT_OK, ConfigError
-from tokencredit.lab.credit.recipes import QUICK, USUAL, CreditOrder, Field, check_order, find_contenders
+from tokencredit.lab.credit.recipes import QUICK, USUAL, CreditOrder, Field, check_order, find_methods
 from tokencredit.models import model_folder
 from tokencredit.storage.atomic import atomic_write
 
@@ -31,23 +31,23 @@ DEFAULT_MODELS = ("steps-shift", "steps-sharpen")
 
 @dataclass(frozen=True)
 class CreditOptions:
-    """Measure what the token credit of every recipe is worth at a fixed policy, against the truth.
+    """Compare the token credit of recipes with the true advantage of tokens, at a fixed policy.
 
-    MODEL is a shipped base, smollm2, a folder, a run (its best checkpoint, asked as in training) or an id on the hub; several give a
+    MODEL is a shipped base, smollm2, a folder, a run (its best checkpoint with its prompts) or an id on the hub; several give a
     table each, and none the two bases of the embedded task, steps-shift and steps-sharpen.
 
     Truth: the value of every prefix of some rollouts by sampled continuations, hence the true advantage A* of every token. Each recipe's
     credit is compared with it, and each recipe's gradient on small batches with the gradient of many rollouts.
     """
 
-    asked: Annotated[EvalConfig, tyro.conf.arg(name="")]
+    evaluation: Annotated[EvalConfig, tyro.conf.arg(name="")]
     recipes: str | None = None
-    """Recipes, with settings after a colon or without (delta:credit.scope=group), and config files, with commas between them; grpo and a
-    random control are always there. Default: all."""
+    """Recipes, with settings after a colon or without (delta:credit.scope=group), and config files, separated by commas; grpo and a
+    random control are always included. Default: all."""
     prompts: int = USUAL.prompts
-    """Prompts whose rollouts' truth is measured."""
+    """Prompts of the batch whose A* is measured."""
     continuations: int = USUAL.continuations
-    """Sampled continuations behind the value of a prefix."""
+    """Sampled continuations per prefix."""
     decisive: float = USUAL.decisive
     """Tokens with |A*| above this are decisive."""
     reference: int = USUAL.reference
@@ -57,9 +57,9 @@ class CreditOptions:
     batch_prompts: int = USUAL.batch_prompts
     """Prompts of a small batch."""
     extra: float = USUAL.extra
-    """Most rollouts of its own per rollout that a recipe may sample in the small batches."""
+    """The most extra rollouts per rollout that a recipe may sample in the small batches."""
     resamples: int = USUAL.resamples
-    """Resamples of prompts behind intervals."""
+    """Bootstrap resamples of prompts for intervals."""
     examples: int = USUAL.examples
     """Responses kept of each recipe, from the one whose credit disagrees most with A* to a typical one; 0 keeps none."""
     show_examples: bool = False
@@ -67,7 +67,7 @@ class CreditOptions:
     max_tokens: int = 8192
     """Budget of a backward pass: rows x longest row, prompt included."""
     quick: bool = False
-    """Small numbers for every size that is not given: to see that all of it runs, not to conclude anything."""
+    """A smoke test: small values for all sizes that are not set. Draw no conclusions from it."""
     json: Path | None = None
     """Write every number here, after every model."""
     html: Path | None = None
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
             check_new_file(name, path, ending=ending, force=options.force)
     if options.show_examples and not options.examples:
         raise ConfigError("show-examples is given but examples is 0; give at least 1")
-    order, field = _order(options), find_contenders(options.recipes)
+    order, field = _order(options), find_methods(options.recipes)
     for config in configs:
         check_order(order, config.sampling.group_size)
     for model in models:
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def parse_credit(arguments: Sequence[str]) -> tuple[list[str], CreditOptions, list[TrainConfig]]:
-    """Models, options, and the configuration under which each model is asked. Mistakes exit with 2 or raise ConfigError."""
+    """Models, options, and the configuration of each model. Errors exit with 2 or raise ConfigError."""
     count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     words, flags = list(arguments[:count]), with_task_flags(arguments[count:])
     files, models = [word for word in words if word.endswith(".toml")], [word for word in words if not word.endswith(".toml")]
@@ -105,7 +105,7 @@ def parse_credit(arguments: Sequence[str]) -> tuple[list[str], CreditOptions, li
 
 
 def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> tuple[CreditOptions, TrainConfig]:
-    """A run brings its own settings, which files and flags go over; stages have no say: every recipe's are tried."""
+    """A run's stored settings, overridden by files and flags. Its stages do not matter: the benchmark runs those of every recipe."""
     layers: list[Mapping[str, Any]] = [*files, chosen_types(flags)]
     tasks = [with_task_fields(layer).get("task") for layer in layers]
     task = next((one["type"] for one in reversed(tasks) if isinstance(one, Mapping) and isinstance(one.get("type"), str)), None)
@@ -115,9 +115,9 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
     if task is None:
         refuse_custom_task(model, whole, instead="name it with --task own:FILE:NAME to run it")
     found = {name: getattr(whole, name) for name in EvalConfig.model_fields}
-    # Siblings are compared here, whether the run did or not.
+    # The benchmark always samples siblings.
     found["sampling"] = whole.sampling.model_copy(update={"group_size": whole.sampling.siblings})
-    default = CreditOptions(asked=EvalConfig.model_construct(**found))
+    default = CreditOptions(evaluation=EvalConfig.model_construct(**found))
     try:
         options = tyro.cli(
             tyro.conf.AvoidSubcommands[CreditOptions],
@@ -129,21 +129,21 @@ def _parse_one(model: str, files: Sequence[Mapping[str, Any]], flags: Sequence[s
         )
     except ValidationError as problem:
         raise as_config_error(problem) from None
-    if options.asked.sampling.prompts != whole.sampling.prompts:
-        raise ConfigError(f"sampling.prompts is {options.asked.sampling.prompts}, which bench credit does not read; see --prompts")
-    if options.max_tokens <= options.asked.sampling.max_new_tokens:
+    if options.evaluation.sampling.prompts != whole.sampling.prompts:
+        raise ConfigError(f"sampling.prompts is {options.evaluation.sampling.prompts}, which bench credit does not read; see --prompts")
+    if options.max_tokens <= options.evaluation.sampling.max_new_tokens:
         raise ConfigError(
-            f"max-tokens is {options.max_tokens} but one response may take {options.asked.sampling.max_new_tokens} tokens plus its prompt; "
+            f"max-tokens is {options.max_tokens} but a response may take {options.evaluation.sampling.max_new_tokens} plus the prompt; "
             "give a larger budget"
         )
     plain = resolve([{"recipe": "grpo"}, UNUSED_TRAINING])
     budget = plain.optimizer.model_copy(update={"max_tokens": options.max_tokens})
-    asked = {name: getattr(options.asked, name) for name in EvalConfig.model_fields}
-    return options, plain.model_copy(update=asked | {"model": model, "optimizer": budget})
+    evaluation = {name: getattr(options.evaluation, name) for name in EvalConfig.model_fields}
+    return options, plain.model_copy(update=evaluation | {"model": model, "optimizer": budget})
 
 
 def _order(options: CreditOptions) -> CreditOrder:
-    """With --quick, every size that was left at its default is small."""
+    """The sizes; with --quick, sizes left at their default become small."""
     given = {field.name: getattr(options, field.name) for field in fields(options) if field.name in CreditOrder._fields}
     return CreditOrder(
         **{name: getattr(QUICK, name) if options.quick and value == getattr(USUAL, name) else value for name, value in given.items()}
@@ -151,7 +151,7 @@ def _order(options: CreditOptions) -> CreditOrder:
 
 
 def _measure(options: CreditOptions, order: CreditOrder, field: Field, configs: Sequence[TrainConfig]) -> int:
-    """Everything that needs torch is loaded from here on."""
+    """Run the benchmark; torch is first imported here."""
     from tokencredit.forward.memory import oom_as_guard_error
     from tokencredit.lab.credit.run import run_credit
 
@@ -170,13 +170,13 @@ def _measure(options: CreditOptions, order: CreditOrder, field: Field, configs: 
         if path is not None:
             print(f"{what}: {path}")
     if options.quick:
-        print("These are quick numbers: too noisy to conclude anything from.")
+        print("These are --quick numbers: too noisy for conclusions.")
     return EXIT_OK
 
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar in a terminal; elsewhere one line on stderr for everything that begins."""
+    """A bar in a terminal; elsewhere one line on stderr per stage."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""`tokencredit compare`: recipes x seeds x bases trained side by side; paired differences, a JSON and a page out."""
+"""`tokencredit compare`: trains recipes x seeds x bases; writes paired differences as a table, a JSON and a page."""
 
 import shlex
 import sys
@@ -32,16 +32,16 @@ from tokencredit.lab.compare.document import (
     JSON_FILE,
     PAGE_FILE,
     THRESHOLD,
+    advancing_recipes,
     best_rates,
     check_threshold,
-    going_on,
     make_document,
     read_document,
     standings,
     tune,
     write_document,
 )
-from tokencredit.lab.compare.results import Ledger, code_of, look, take_stock
+from tokencredit.lab.compare.results import ExistingRuns, code_of, existing_runs, inspect_run
 from tokencredit.lab.compare.runner import Throttle, execute, failures_of, refuse_in_use
 from tokencredit.models import anchored, pinned_name
 from tokencredit.report.methods import flat
@@ -56,10 +56,10 @@ EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 """A run failed and the others finished; the user stopped the command."""
 
 UNDERNEATH: Mapping[str, Any] = {"diagnose": {"every": 0}, "tokens_every": 0, "save_every": 0, "threads": 1, "evaluation": {"seed": 0}}
-"""Under files and flags: many runs of which only the numbers are wanted, a core for each, measured on the same problems."""
+"""Defaults below files and flags: no microscope or checkpoints, one thread per run, the same evaluation problems."""
 
 VARIES = ("model", "seed", "optimizer.learning_rate")
-"""Settings that are told for each run."""
+"""Settings that the JSON stores per run."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -68,9 +68,11 @@ def run(arguments: Sequence[str]) -> int:
         check_threshold(options.threshold)
     if options.recipes is None:
         if options.jobs or options.out is None:
-            raise ConfigError("recipes is missing; name those to compare: --recipes dapo,delta (or --jobs 0 --out FOLDER to tell again)")
-        told = read_document(options.out, threshold=options.threshold, reference=options.reference)
-        _publish(told, options.out)
+            raise ConfigError(
+                "recipes is missing; name those to compare: --recipes dapo,delta (--jobs 0 --out FOLDER prints stored results)"
+            )
+        document = read_document(options.out, threshold=options.threshold, reference=options.reference)
+        _publish(document, options.out)
         return EXIT_OK
     comparison = Comparison(options, files, rest, shlex.join(["tokencredit", "compare", *arguments]))
     if options.dry_run:
@@ -81,19 +83,19 @@ def run(arguments: Sequence[str]) -> int:
         return comparison.run()
 
 
-def _publish(told: dict[str, Any], out: Path) -> None:
-    """The table even where the page cannot be written."""
+def _publish(document: dict[str, Any], out: Path) -> None:
+    """Write the JSON, print the table, then write the page, whose failure loses neither."""
     from tokencredit.lab.compare.table import print_comparison
     from tokencredit.lab.pages.comparison import write_comparison
 
-    write_document(told, out)
-    print_comparison(told)
-    write_comparison(told, out / PAGE_FILE)
+    write_document(document, out)
+    print_comparison(document)
+    write_comparison(document, out / PAGE_FILE)
     print(f"Numbers: {out / JSON_FILE}\nPage: {out / PAGE_FILE}")
 
 
 class Comparison:
-    """Everything is read and checked when it is made; nothing is written before `run`."""
+    """One comparison. The constructor reads and checks everything; only `run` writes."""
 
     def __init__(self, options: CompareOptions, files: Sequence[str], rest: Sequence[str], command: str) -> None:
         self.options = options
@@ -106,8 +108,8 @@ class Comparison:
         self.remarks = [remark for remark in in_groups if remark is not None]
         self.trained: set[Key] = set()
         """Runs of this command: used and reported even if the code changes during training."""
-        self.keep_told = Throttle(lambda: write_document(self._document(), self.out))
-        """Partial results of a long study can be read before it ends, and are not lost."""
+        self.save_partial_results = Throttle(lambda: write_document(self._document(), self.out))
+        """Writes partial results during a long study."""
         refuse_fixed_rates(options.rates_read, [one.label for one in wanted if RATE in one.settings])
         self.design = make_design(
             arms,
@@ -129,11 +131,11 @@ class Comparison:
             **{name: environment[name] for name in ("python", "platform", "packages")},
         }
         for rate in self.design.rates or (None,):
-            self._stock(self._reported(rate))
-        self._stock(tuning_runs(self.design))
+            self._existing_runs(self._reported(rate))
+        self._existing_runs(tuning_runs(self.design))
 
     def _bases(self, arms: Sequence[Arm], reference: str) -> dict[str, str]:
-        """Every recipe from the same ones. Which those are by default is for the reference to say."""
+        """The base models of all recipes; by default the reference's."""
         if self.options.models is not None:
             names = [name.strip() for name in self.options.models.split(",")]
             if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -142,34 +144,34 @@ class Comparison:
         model = next(arm.config.model for arm in arms if arm.label == reference)
         for arm in arms:
             if arm.config.model != model:
-                self.remarks.append(f"By itself {arm.label} would begin from {arm.config.model}; here all begin from {model}.")
+                self.remarks.append(f"The default model of {arm.label} is {arm.config.model}; here all recipes start from {model}.")
         return {model: pinned_name(model)}
 
     def _reported(self, rate: float | None) -> list[PlannedRun]:
-        """At one rate, whatever tuning will say."""
+        """All reported runs at one rate, before tuning has chosen one."""
         if rate is None:
             return reported_runs(self.design, {})
         return reported_runs(self.design, {(arm.label, base): rate for arm in self.design.arms for base in self.design.bases})
 
-    def _stock(self, runs: Sequence[PlannedRun]) -> Ledger:
-        ledger = take_stock(runs, self.out, code=self.code, stale=self.options.stale)
+    def _existing_runs(self, runs: Sequence[PlannedRun]) -> ExistingRuns:
+        existing = existing_runs(runs, self.out, code=self.code, stale=self.options.stale)
         if self.options.jobs:
-            for planned in ledger.to_do:
+            for planned in existing.to_do:
                 refuse_in_use(planned, self.out)
-        return ledger
+        return existing
 
     def print_plan(self) -> None:
         design = self.design
         self._print_remarks()
         print(f"# would compare in {self.out}: {number_of_runs(design)} runs, {self.options.jobs} at a time")
         for planned in tuning_runs(design) or reported_runs(design, {}):
-            print(brief(planned.told))
+            print(brief(planned.description))
         if design.tunes:
-            who = "every recipe" if design.finalists is None else f"each of the best {design.finalists} and of those that always go on"
+            who = "every recipe" if design.finalists is None else f"each of the best {design.finalists} and of those always included"
             print(f"# then seeds {design.seeds[0]} to {design.seeds[-1]} of {who} and base at its best rate")
 
     def _print_remarks(self) -> None:
-        """Before hours are spent on what was not meant."""
+        """Print the warnings before any run starts."""
         for remark in self.remarks:
             print(brief(f"note: {remark}", 2000), flush=True)
 
@@ -179,7 +181,7 @@ class Comparison:
         code = EXIT_OK
         if self.options.jobs:
             self._print_remarks()
-        # From now on the folder says what it is.
+        # The JSON marks the folder as a comparison from the start.
         write_document(self._document(), self.out)
         try:
             if self.options.jobs:
@@ -187,13 +189,13 @@ class Comparison:
                     code = self._work(watcher)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
-        told = self._document()
-        _publish(told, self.out)
-        for one in told["failed"]:
+        document = self._document()
+        _publish(document, self.out)
+        for one in document["failed"]:
             which = f"{one['recipe']} on {one['base']}, rate {one['rate']:g}, seed {one['seed']}"
             print(brief(f"failed: {which}, code {one['code']}: {one['said']}", 2000), file=sys.stderr)
         if code == EXIT_INTERRUPTED:
-            print("Stopped. The same command, with this --out, goes on; runs that were under way begin again.")
+            print("Stopped. The same command with this --out resumes; unfinished runs restart.")
         return code
 
     def _work(self, watcher: "AllRuns") -> int:
@@ -205,13 +207,13 @@ class Comparison:
         return EXIT_FAILED if failures else EXIT_OK
 
     def _train(self, runs: Sequence[PlannedRun], watcher: "AllRuns") -> int:
-        """How many failed."""
-        options, ledger = self.options, self._stock(runs)
-        watcher.there_already(len(ledger.rows))
-        return len(execute(ledger.to_do, self.out, at_once=options.jobs, watcher=watcher, keep_models=options.keep_models))
+        """Train the runs that are not finished; the number of failures."""
+        options, existing = self.options, self._existing_runs(runs)
+        watcher.there_already(len(existing.rows))
+        return len(execute(existing.to_do, self.out, at_once=options.jobs, watcher=watcher, keep_models=options.keep_models))
 
     def _to_report(self) -> list[PlannedRun]:
-        """As far as tuning has decided it."""
+        """The reported runs that tuning has decided so far."""
         if not self.design.tunes:
             return reported_runs(self.design, {})
         runs = tuning_runs(self.design)
@@ -220,18 +222,18 @@ class Comparison:
         standing = standings(self.design, rows, tuned)
         if self.design.finalists is not None and not standing:
             return []
-        return reported_runs(self.design, best_rates(tuned), going_on(standing))
+        return reported_runs(self.design, best_rates(tuned), advancing_recipes(standing))
 
     def _finished(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
-        found = (look(self.out / planned.path, planned, self.code) for planned in runs)
+        found = (inspect_run(self.out / planned.path, planned, self.code) for planned in runs)
         usable = ((planned.key in self.trained) or self.options.stale == "keep" for planned in runs)
         return [one.row for one, kept in zip(found, usable, strict=True) if one.row is not None and (one.state == "done" or kept)]
 
     def _finish(self, planned: PlannedRun) -> dict[str, Any] | None:
-        """Its row."""
+        """The row of a run that has just finished."""
         self.trained.add(planned.key)
-        self.keep_told()
-        return look(self.out / planned.path, planned, self.code).row
+        self.save_partial_results()
+        return inspect_run(self.out / planned.path, planned, self.code).row
 
     def _document(self) -> dict[str, Any]:
         runs = [*tuning_runs(self.design), *self._to_report()]
@@ -249,7 +251,7 @@ class Comparison:
 
 
 def _configurator(files: Sequence[str], rest: Sequence[str], *, save_best: bool) -> Callable[[str], TrainConfig]:
-    """Recipe -> configuration under the files and flags that hold for all."""
+    """Recipe -> configuration under the shared files and flags."""
     underneath = {**UNDERNEATH, "save_best": save_best}
     kind = TrainingKind("tokencredit compare [CONFIG.toml ...] [OPTIONS]", "Compare recipes.", underneath)
 
@@ -261,14 +263,14 @@ def _configurator(files: Sequence[str], rest: Sequence[str], *, save_best: bool)
 
 
 def _choose_out(out: Path | None) -> Path:
-    """A comparison goes on in its own folder; any other that holds something is refused."""
+    """A comparison resumes in its own folder; other non-empty folders are refused."""
     if out is not None and (out / JSON_FILE).is_file():
         return out
     return choose_folder(out, recipe="compare", exists="new" if out is None else "fail")
 
 
 def _settings(design: Design) -> dict[str, Any]:
-    """Those that all recipes share, and those that are a recipe's own."""
+    """The settings that all recipes share, and those that differ."""
     settings = {arm.label: flat(arm.config.model_dump(mode="json")) for arm in design.arms}
     names = list(dict.fromkeys(name for own in settings.values() for name in own if name not in VARIES))
     absent = object()

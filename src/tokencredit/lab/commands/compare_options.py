@@ -1,7 +1,4 @@
-"""`compare [CONFIG.toml ...] --recipes ...`: its own options, and those of `train` that are handed on.
-
-What a person sees while recipes are compared: one bar over all runs in a terminal, a line per run elsewhere.
-"""
+"""Options and progress display of `tokencredit compare`."""
 
 import inspect
 import time
@@ -27,8 +24,8 @@ USAGE = "tokencredit compare [CONFIG.toml ...] [OPTIONS]"
 NOT_HANDED_ON = {
     "--recipe": "write --recipes",
     "--seed": "write --seeds and --first-seed",
-    "--resume": "the same command goes on where it stopped",
-    "--exists": "a comparison goes on in its own folder",
+    "--resume": "the same command resumes",
+    "--exists": "a comparison resumes in its own folder",
     "--report": "the page of a comparison is always written",
     "--no-report": "the page of a comparison is always written",
 }
@@ -36,40 +33,40 @@ NOT_HANDED_ON = {
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Train recipes x seeds x bases on the same problems and tell what their paired differences are worth.
+    """Train recipes x seeds x bases on the same problems and report paired differences with 95 % intervals.
 
     A recipe may have settings of its own: delta:credit.scope=group+credit.lam-max=1.5. Config files and every flag of `tokencredit train`
-    (--steps 40, --task cotadd, ...) hold for all. Several --rates are tuned first, for each recipe and base on seeds of their own; the
-    best one is then run on fresh seeds, which alone are reported. The same command goes on where it was stopped.
+    (--steps 40, --task cotadd, ...) apply to all. Several --rates are tuned first, for each recipe and base, on separate seeds; the best
+    one then runs on fresh seeds, and only those are reported. After an interrupt the same command resumes.
     """
 
     recipes: str | None = None
-    """What is compared, with commas between; see `tokencredit recipes`. Put random-lambda among them: an A/A control."""
+    """Recipes to compare, separated by commas; see `tokencredit recipes`. Include random-lambda, an A/A control."""
     reference: str | None = None
-    """What the others are compared with; default dapo, or the first."""
+    """The recipe the others are compared with; default dapo, or the first."""
     seeds: int = 8
     """Seeds of every recipe on every base."""
     first_seed: int = 0
     models: str | None = None
-    """Bases that all begin from, with commas between; default: what the files or the task say."""
+    """Base models, separated by commas; default: that of the files or the task."""
     rates: str | None = None
-    """Learning rates, with commas between; several are tuned, one is taken; default: the rate of the files or the task."""
+    """Learning rates, separated by commas; one is used, several are tuned; default: the rate of the files or the task."""
     tune_seeds: int = 2
     """Seeds on which each rate is tried."""
     finalists: int | None = None
-    """Of many recipes, how many go on to the reported seeds after tuning (several --rates); default: all."""
+    """How many recipes advance to the reported seeds after tuning (several --rates); default: all."""
     always: str | None = None
-    """Recipes that go on beside them, with commas between; the reference and controls always do."""
+    """Recipes that always advance, separated by commas; the reference and controls always do."""
     threshold: float | None = None
-    """Accuracy that rollouts are counted to; default 0.8."""
+    """Held-out accuracy up to which rollouts are counted; default 0.8."""
     jobs: int = 2
-    """Runs at a time, a thread each; 0 trains nothing and tells what is there."""
+    """Runs at a time, one thread each; 0 trains nothing and prints stored results."""
     out: Path | None = None
     """Folder of the comparison; default runs/<number>-compare."""
     stale: Literal["refuse", "retrain", "keep"] = "refuse"
-    """Finished runs of other code, or (never kept) of other settings: stop, train them again, or use them."""
+    """Finished runs of other code, or (never kept) of other settings: refuse, train again, or use them."""
     keep_models: bool = False
-    """Keep checkpoints, also of runs that failed; default: only numbers stay."""
+    """Keep checkpoints, also of failed runs; default: keep only the numbers."""
     dry_run: bool = False
     """Print the runs and stop."""
 
@@ -78,11 +75,11 @@ class CompareOptions:
         try:
             return [] if self.rates is None else [float(rate) for rate in self.rates.split(",")]
         except ValueError:
-            raise ConfigError(f"rates is {shortened(self.rates)}; write numbers with commas between: 3e-4,8e-4") from None
+            raise ConfigError(f"rates is {shortened(self.rates)}; write numbers separated by commas: 3e-4,8e-4") from None
 
 
 def parse_compare(arguments: Sequence[str]) -> tuple[CompareOptions, list[str], list[str]]:
-    """Options, config files, and what is `train`'s. Mistakes exit with 2 or raise ConfigError."""
+    """Options, config files, and the remaining flags, which belong to `train`. Errors exit with 2 or raise ConfigError."""
     count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
     files, flags = list(arguments[:count]), list(arguments[count:])
     options, rest = tyro.cli(
@@ -94,19 +91,19 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareOptions, list[str], 
     )
     for word in rest:
         if (name := word.partition("=")[0]) in NOT_HANDED_ON:
-            raise ConfigError(f"{name} is not compare's; {NOT_HANDED_ON[name]}")
+            raise ConfigError(f"{name} is not an option of compare; {NOT_HANDED_ON[name]}")
     if options.jobs < 0:
         raise ConfigError(f"jobs is {options.jobs}; give at least 1, or 0 to train nothing")
     return options, files, rest
 
 
 def seconds_left(elapsed: float, done: float, left: float) -> float | None:
-    """At the pace so far, in runs; None before a hundredth of a run is done."""
+    """Estimated seconds left at the pace so far; None before a hundredth of a run is done."""
     return None if done < 0.01 else elapsed / done * left
 
 
 class AllRuns:
-    """A Watcher. Runs that were there already take no time and do not count for the pace."""
+    """Progress over all runs: a bar in a terminal, else a line per run. Runs finished earlier do not count for the pace."""
 
     def __init__(self, total: int, console: Console, bar: Progress | None, row_of: Callable[[PlannedRun], Row | None]) -> None:
         self.total, self.console, self.bar, self.row_of = total, console, bar, row_of
@@ -118,32 +115,32 @@ class AllRuns:
         self.found += count
 
     def impossible(self, count: int) -> None:
-        """Runs that will not be: no rate was left to run them at."""
+        """Subtract runs that cannot start because training failed at every rate."""
         self.total -= count
 
     def ticked(self, running: float) -> None:
         self.running = running
         if self.bar is not None and self.task_id is not None:
             done = self.found + self.trained
-            self.bar.update(self.task_id, completed=done, total=self.total, line=f"{running:.1f} runs under way, {self._left()}")
+            self.bar.update(self.task_id, completed=done, total=self.total, line=f"{running:.1f} runs in progress, {self._left()}")
 
     def finished(self, run: PlannedRun) -> None:
         self.trained += 1
         row = self.row_of(run)
-        told = (
+        result = (
             "" if row is None else f": {100 * row['after']['sampled']:.1f} % after {row['rollouts']:,} rollouts in {row['seconds']:.0f} s"
         )
-        self._say(f"{run.told}{told}")
+        self._say(f"{run.description}{result}")
 
     def failed(self, failure: Failure) -> None:
         self.trained += 1
         last = next(reversed(failure.said.splitlines()), "")
-        self._say(f"{failure.run.told}: FAILED with code {failure.code}: {last}", style="red")
+        self._say(f"{failure.run.description}: FAILED with code {failure.code}: {last}", style="red")
 
     def _left(self) -> str:
         done = self.trained + self.running
         left = seconds_left(time.monotonic() - self.began, done, self.total - self.found - done)
-        return "time left not known yet" if left is None else f"{duration(max(0.0, left))} left"
+        return "time left unknown" if left is None else f"{duration(max(0.0, left))} left"
 
     def _say(self, line: str, style: str = "") -> None:
         ending = "" if self.bar is not None else f" ({self._left()})"

@@ -1,7 +1,7 @@
-"""Which runs a comparison makes. This file decides only; it runs nothing.
+"""Plans the runs of a comparison; it runs nothing.
 
-A recipe is written as on the command line: `dapo,delta,delta:credit.scope=group+credit.proxy=head`. Every recipe gets the same seeds, the
-same bases and the same number of learning rates to try. Rates are tuned on seeds of their own, far from the reported ones.
+Every recipe gets the same seeds, the same base models and the same number of learning rates. Rates are tuned on separate seeds
+(from TUNING_SEEDS_FROM), which are never reported.
 """
 
 import hashlib
@@ -20,19 +20,19 @@ from tokencredit.errors import ConfigError
 from tokencredit.text import suggest
 
 MAY_VARY = (*Recipe.model_fields, "optimizer", "reward", "lora", "sampling.prompts", "sampling.group_size", "steps")
-"""Everything else is the same for all, or they would not be compared on the same thing.
+"""Settings that may differ between recipes; all others are shared, or the recipes would not be compared on the same task.
 
-Steps: whether one recipe ends where another does, with fewer rollouts and its rate decayed by then, is seen in no part of a longer run.
+`steps` may differ because a shorter run decays its learning rate earlier: no part of a longer run shows its result.
 """
 
 RATE = "optimizer.learning_rate"
 CONTROL = "random-lambda"
-"""Coefficients drawn at random: what it differs by is noise."""
+"""An A/A control with random coefficients: its difference to the reference is noise."""
 
 
 class Arm(NamedTuple):
     label: str
-    """As it was asked for."""
+    """The recipe as the user wrote it."""
     config: TrainConfig
 
     @property
@@ -41,7 +41,7 @@ class Arm(NamedTuple):
 
 
 def read_recipes(text: str) -> list[Wanted]:
-    """Names and settings as they were written; what they mean is for `make_arm`."""
+    """Parse `dapo,delta:credit.scope=group+credit.proxy=head` into names and settings; `make_arm` resolves them."""
     found = [read_recipe(part.strip(), MAY_VARY) for part in text.split(",")]
     labels = [one.label for one in found]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
@@ -50,7 +50,7 @@ def read_recipes(text: str) -> list[Wanted]:
 
 
 def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
-    """`configure` gives the configuration of a recipe under the files and flags that hold for all."""
+    """`configure` gives the configuration of a recipe under the shared files and flags."""
     config = configure(wanted.recipe)
     if not wanted.settings:
         return Arm(wanted.label, config)
@@ -61,29 +61,29 @@ def make_arm(wanted: Wanted, configure: Callable[[str], TrainConfig]) -> Arm:
 
 
 def with_settings(config: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
-    """The configuration with other values at dotted names, checked as a whole; another `type` brings its own defaults."""
+    """Set values at dotted names and validate the whole configuration; a new `type` brings its own defaults."""
     return validated(overlay(config.model_dump(), as_layer(settings)))
 
 
 def warn_if_group_size_overrides_recipe(wanted: Wanted, arm: Arm) -> str | None:
-    """The warning for a recipe made for one response per prompt, under a file or flag that sets a group size for all."""
+    """The warning for a recipe made for one response per prompt, under a shared group size."""
     size = arm.config.sampling.group_size
     made_for_it = not RECIPES[wanted.recipe].asks_once or arm.config.needs_siblings() is not None
     if size == 1 or made_for_it or "sampling.group_size" in wanted.settings:
         return None
     settings = f"sampling.prompts={arm.config.sampling.prompts * size}+sampling.group_size=1"
     return (
-        f"{arm.label} is made to ask each prompt once, and sampling.group_size for all is {size}, so here it asks {size} times: "
-        f"put {settings} among its settings if that is not what you want."
+        f"{arm.label} is designed for one response per prompt, but the shared sampling.group_size is {size}: "
+        f"add {settings} to its settings if you do not want {size}."
     )
 
 
-def choose_reference(asked: str | None, arms: Sequence[Arm]) -> str:
-    """The one asked for; else dapo if it takes part, else the first."""
+def choose_reference(requested: str | None, arms: Sequence[Arm]) -> str:
+    """The requested recipe; by default dapo if it is compared, else the first recipe."""
     labels = [arm.label for arm in arms]
-    if asked is not None and asked not in labels:
-        raise ConfigError(f"reference {shortened(asked)} is not among the recipes; {suggest(asked, labels)}")
-    return asked or ("dapo" if "dapo" in labels else labels[0])
+    if requested is not None and requested not in labels:
+        raise ConfigError(f"reference {shortened(requested)} is not among the recipes; {suggest(requested, labels)}")
+    return requested or ("dapo" if "dapo" in labels else labels[0])
 
 
 TUNING_SEEDS_FROM = 10_000
@@ -94,24 +94,24 @@ class Design(NamedTuple):
     arms: tuple[Arm, ...]
     reference: str
     bases: Mapping[str, str]
-    """Name as it was given -> model that runs are started from."""
+    """The base's name as the user wrote it -> the model from which its runs start."""
     seeds: tuple[int, ...]
     rates: tuple[float, ...]
     """Empty: each recipe at the rate of its configuration."""
     tuning_seeds: tuple[int, ...]
     """Empty where nothing is tuned."""
     finalists: int | None = None
-    """How many of the recipes go on after tuning; None: all."""
+    """How many recipes advance from tuning to the reported seeds; None: all."""
     always: tuple[str, ...] = ()
-    """Recipes that are to go on anyway, beside the reference and controls."""
+    """Recipes that always advance, in addition to the reference and the controls."""
 
     @property
     def tunes(self) -> bool:
         return len(self.rates) > 1
 
     @property
-    def seeded(self) -> set[str]:
-        """Recipes that go on whatever tuning says."""
+    def always_included(self) -> set[str]:
+        """Recipes that advance whatever their tuning result."""
         return {self.reference, *self.always, *(arm.label for arm in self.arms if arm.control)}
 
 
@@ -133,16 +133,16 @@ class PlannedRun(NamedTuple):
 
     @property
     def path(self) -> PurePosixPath:
-        """Below the folder of the comparison."""
+        """The run directory, relative to the comparison's folder."""
         return PurePosixPath("runs") / folder_name(self.base) / folder_name(self.arm) / f"rate-{self.rate:g}-seed-{self.seed}"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.arm} on {self.base}, rate {self.rate:g}, seed {self.seed}{' (tuning)' if self.tuning else ''}"
 
 
 def folder_name(label: str) -> str:
-    """Fit for a file system, and another one for every label."""
+    """A valid file name, different for every label: labels that are long or hold special characters get a hash."""
     plain = re.sub(r"[^A-Za-z0-9.+=_-]+", "_", label).lstrip(".")
     if plain == label and len(label) <= LONGEST_NAME:
         return label
@@ -161,6 +161,7 @@ def make_design(
     finalists: int | None = None,
     always: Sequence[str] = (),
 ) -> Design:
+    """Check the options and build the design."""
     for name, value, least in (("seeds", seeds, 1), ("first_seed", first_seed, 0), ("tune_seeds", tune_seeds, 1)):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
@@ -185,7 +186,7 @@ def refuse_fixed_rates(rates: Sequence[float], fixed: Sequence[str]) -> None:
 def _check_finalists(finalists: int | None, always: Sequence[str], labels: Sequence[str], rates: Sequence[float]) -> None:
     if finalists is None:
         if always:
-            raise ConfigError(f"always names {always[0]!r}, but without finalists every recipe goes on; give finalists, or leave it out")
+            raise ConfigError(f"always names {always[0]!r}, but without finalists every recipe advances; give finalists, or leave it out")
         return
     if finalists < 1:
         raise ConfigError(f"finalists is {finalists}; give at least 1")
@@ -197,7 +198,7 @@ def _check_finalists(finalists: int | None, always: Sequence[str], labels: Seque
 
 
 def tuning_runs(design: Design) -> list[PlannedRun]:
-    """Seed by seed, so that what is there first can be compared first."""
+    """All tuning runs, ordered by seed, so that partial results compare all recipes on the same seeds."""
     return [
         _planned(arm, base, model, rate, seed, tuning=True)
         for seed in design.tuning_seeds
@@ -208,7 +209,7 @@ def tuning_runs(design: Design) -> list[PlannedRun]:
 
 
 def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen: Collection[str] | None = None) -> list[PlannedRun]:
-    """`best`: (recipe, base) -> rate, where rates were tuned; what is not in it cannot be run yet. `chosen`: who goes on; None: all."""
+    """All runs that can start. `best`: (recipe, base) -> tuned rate, absent while unknown. `chosen`: recipes that advance; None: all."""
     wanted: list[PlannedRun] = []
     for seed in design.seeds:
         for base, model in design.bases.items():
@@ -220,7 +221,7 @@ def reported_runs(design: Design, best: Mapping[tuple[str, str], float], chosen:
 
 
 def number_of_runs(design: Design) -> int:
-    """Tuning and reported runs, whichever rate and recipe will be best."""
+    """The number of tuning and reported runs; it does not depend on which rate and recipes win."""
     tuned = len(design.arms) * len(design.tuning_seeds) * len(design.rates)
     return len(design.bases) * (tuned + _reported_recipes(design) * len(design.seeds))
 
@@ -228,7 +229,7 @@ def number_of_runs(design: Design) -> int:
 def _reported_recipes(design: Design) -> int:
     if design.finalists is None:
         return len(design.arms)
-    return len(design.seeded) + min(design.finalists, len(design.arms) - len(design.seeded))
+    return len(design.always_included) + min(design.finalists, len(design.arms) - len(design.always_included))
 
 
 def _rate_of(design: Design, arm: Arm, base: str, best: Mapping[tuple[str, str], float]) -> float | None:
@@ -243,5 +244,5 @@ def _planned(arm: Arm, base: str, model: str, rate: float, seed: int, *, tuning:
 
 
 def _held_out_seed(config: TrainConfig, *, tuning: bool) -> int:
-    """All reported runs are measured on one set of problems; rates are chosen on another, or it would be chosen for this set."""
+    """All reported runs share one held-out set. Tuning uses another, or the chosen rate would overfit the reported set."""
     return (config.evaluation.seed or 0) + (TUNING_SEEDS_FROM if tuning else 0)

@@ -1,8 +1,4 @@
-"""The JSON of a comparison: everything the table and the page show, and every row it was computed from.
-
-The best learning rate of a recipe on a base has the largest area under its tuning curves. Of many recipes, the best by tuning and those
-that are always included run on the reported seeds.
-"""
+"""The JSON of a comparison: tuning results, the summary, caveats, and every row they are computed from."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +11,7 @@ from tokencredit.lab.compare.design import Design, Key
 from tokencredit.lab.compare.pairs import area, common_horizon
 from tokencredit.lab.compare.results import Row
 from tokencredit.lab.compare.runner import Failure
-from tokencredit.lab.compare.summary import notes, summarize
+from tokencredit.lab.compare.summary import caveats, summarize
 from tokencredit.storage.atomic import atomic_write
 from tokencredit.text import suggest
 
@@ -24,11 +20,11 @@ class Tuned(NamedTuple):
     recipe: str
     base: str
     areas: Mapping[float, float | None]
-    """Rate -> mean area over tuning seeds; None where a run is missing: a rate at which training broke is not chosen."""
+    """Rate -> mean curve area over tuning seeds; None where a run is missing, so a rate at which training failed is never chosen."""
     best: float | None
-    """None while runs are still to come, and where every rate broke."""
+    """The rate with the largest area; None while runs are pending, or if training failed at every rate."""
     settled: bool
-    """Whether every rate was tried on every tuning seed."""
+    """Whether every rate has finished or failed on every tuning seed."""
 
     @property
     def at_edge(self) -> bool:
@@ -40,7 +36,10 @@ class Tuned(NamedTuple):
 
 
 def tune(design: Design, rows: Sequence[Row], failed: Collection[Key]) -> list[Tuned]:
-    """The first of equals. Areas of one recipe on one base are over the rollouts that all of its tuning runs cover."""
+    """Choose the rate with the largest area under its tuning curves, for each recipe and base; the first of equals.
+
+    Areas of one recipe on one base cover the rollouts that all of its tuning runs share.
+    """
     found = []
     for base in design.bases:
         for arm in design.arms:
@@ -66,7 +65,7 @@ def best_rates(tuned: Sequence[Tuned]) -> dict[tuple[str, str], float]:
 class Standing(NamedTuple):
     recipe: str
     area: float | None
-    """At the best rate of each base, in the mean over tuning seeds and bases; None where on one base every rate broke."""
+    """Mean over tuning seeds and bases at the best rate of each base; None if training failed at every rate on some base."""
     goes_on: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -74,9 +73,9 @@ class Standing(NamedTuple):
 
 
 def standings(design: Design, rows: Sequence[Row], tuned: Sequence[Tuned]) -> list[Standing]:
-    """Best first, equals as they were named; nothing where all go on, or while a rate is still being tried.
+    """Recipes ranked by tuning, best first, ties in the order of the user; empty if all advance, or while tuning is unfinished.
 
-    Areas are over the rollouts that all tuning runs of a base cover, so that recipes can be compared.
+    Areas cover the rollouts that all tuning runs of a base share, so recipes are comparable.
     """
     if design.finalists is None or not all(one.settled for one in tuned):
         return []
@@ -85,12 +84,12 @@ def standings(design: Design, rows: Sequence[Row], tuned: Sequence[Tuned]) -> li
     best = {(one.recipe, one.base): one.best for one in tuned}
     found = {arm.label: _mean_area(arm.label, own, best, horizons) for arm in design.arms}
     ranked = sorted(found, key=lambda recipe: -1.0 if (value := found[recipe]) is None else value, reverse=True)
-    chosen = [recipe for recipe in ranked if recipe not in design.seeded and found[recipe] is not None][: design.finalists]
-    return [Standing(recipe, found[recipe], recipe in design.seeded or recipe in chosen) for recipe in ranked]
+    chosen = [recipe for recipe in ranked if recipe not in design.always_included and found[recipe] is not None][: design.finalists]
+    return [Standing(recipe, found[recipe], recipe in design.always_included or recipe in chosen) for recipe in ranked]
 
 
-def going_on(standing: Sequence[Standing]) -> Collection[str] | None:
-    """None: all."""
+def advancing_recipes(standing: Sequence[Standing]) -> Collection[str] | None:
+    """Recipes that run on the reported seeds; None: all."""
     return {one.recipe for one in standing if one.goes_on} if standing else None
 
 
@@ -143,9 +142,9 @@ def make_document(
     remarks: Sequence[str],
     made_by: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`made_by`: the command, the commit and the versions; `settings`: what is common to all and what is a recipe's own."""
+    """`made_by`: the command, the commit and the versions; `settings`: those shared by all recipes and those that differ."""
     tuned = tune(design, rows, {failure.run.key for failure in failures}) if design.tunes else []
-    told = {
+    document = {
         "kind": KIND,
         **made_by,
         "design": {
@@ -168,41 +167,41 @@ def make_document(
         "standings": [one.to_json() for one in standings(design, rows, tuned)],
         "runs": list(rows),
     }
-    return concluded(told)
+    return concluded(document)
 
 
-def concluded(told: dict[str, Any]) -> dict[str, Any]:
-    """With what its rows say."""
-    # Comparisons were written without standings once; then everybody went on.
-    told = {"standings": [], **told}
-    design = told["design"]
-    left = {one["recipe"] for one in told["standings"] if not one["goes_on"]}
+def concluded(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the summary and the caveats, computed from the rows."""
+    # Older files have no standings: all of their recipes advanced.
+    document = {"standings": [], **document}
+    design = document["design"]
+    left = {one["recipe"] for one in document["standings"] if not one["goes_on"]}
     recipes = [recipe for recipe in design["recipes"] if recipe not in left]
     summary = summarize(
-        told["runs"],
+        document["runs"],
         recipes=recipes,
         controls=design["controls"],
         bases=list(design["bases"]),
         reference=design["reference"],
         threshold=design["threshold"],
     )
-    return {**told, "summary": summary, "notes": notes(told["runs"], summary, {**design, **told, "recipes": recipes})}
+    return {**document, "summary": summary, "notes": caveats(document["runs"], summary, {**design, **document, "recipes": recipes})}
 
 
 def read_document(out: Path, *, threshold: float | None = None, reference: str | None = None) -> dict[str, Any]:
-    """As it was written, with another threshold or reference where asked for."""
+    """Read a stored comparison and recompute its summary, optionally with another threshold or reference."""
     path = out / JSON_FILE
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["kind"] != KIND:
-            raise ValueError(told["kind"])
-        if absent := [name for name in PARTS if name not in told]:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["kind"] != KIND:
+            raise ValueError(document["kind"])
+        if absent := [name for name in PARTS if name not in document]:
             raise KeyError(f"without {', '.join(absent)}")
-        design = told["design"]
+        design = document["design"]
         if reference is not None and reference not in design["recipes"]:
             raise ConfigError(f"reference {reference!r} is not among the recipes; {suggest(reference, design['recipes'])}")
         design |= {"threshold": design["threshold"] if threshold is None else threshold, "reference": reference or design["reference"]}
-        return concluded(told)
+        return concluded(document)
     except ConfigError:
         raise
     except FileNotFoundError:
@@ -211,5 +210,5 @@ def read_document(out: Path, *, threshold: float | None = None, reference: str |
         raise ConfigError(f"{path} cannot be read as a comparison: {type(problem).__name__} {problem}") from None
 
 
-def write_document(told: Mapping[str, Any], out: Path) -> None:
-    atomic_write(out / JSON_FILE, json.dumps(told, indent=1, allow_nan=False) + "\n")
+def write_document(document: Mapping[str, Any], out: Path) -> None:
+    atomic_write(out / JSON_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -1,7 +1,6 @@
-"""Learning curves, and two recipes on the same base and seed: the difference of a measure, or the log of a ratio of rollouts.
+"""Learning curves, and the paired difference of two recipes on the same base and seed.
 
-A curve has points (rollouts used, held-out accuracy), the first at 0 rollouts, with straight lines between them. Rollouts to the
-reference's final accuracy are read from mean curves: whether a single run on a plateau reaches a given accuracy is chance.
+A curve holds points (rollouts used, held-out accuracy), the first at 0 rollouts, interpolated linearly.
 """
 
 import math
@@ -18,7 +17,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def accuracy_at(curve: Curve, rollouts: float) -> float:
-    """On the line between the two evaluations around it."""
+    """Accuracy by linear interpolation between the two nearest evaluations."""
     if not curve[0][0] <= rollouts <= curve[-1][0]:
         raise ValueError(f"rollouts is {rollouts}, but the curve goes from {curve[0][0]} to {curve[-1][0]}")
     for (left, low), (right, high) in pairwise(curve):
@@ -37,7 +36,7 @@ def area(curve: Curve, horizon: float) -> float:
 
 
 def rollouts_to(curve: Curve, level: float) -> float | None:
-    """Where the curve first reaches `level`; 0 if the base is there already, None if no evaluation is."""
+    """Rollouts at which the curve first reaches `level`; 0 if the base model already does, None if no evaluation does."""
     reached = next((place for place, (_, accuracy) in enumerate(curve) if accuracy >= level), None)
     if reached is None or reached == 0:
         return None if reached is None else float(curve[0][0])
@@ -46,7 +45,7 @@ def rollouts_to(curve: Curve, level: float) -> float | None:
 
 
 def common_horizon(curves: Sequence[Curve]) -> float:
-    """The rollouts that every curve covers: a recipe that samples more per step is not given credit for the surplus."""
+    """The rollouts that every curve covers: a recipe that samples more per step gets no advantage from the surplus."""
     return min(curve[-1][0] for curve in curves)
 
 
@@ -62,26 +61,28 @@ MOST_PLACES = 200
 
 class Reached(NamedTuple):
     low: float
-    """Log ratio of rollouts, averaged over bases: at least."""
+    """Lower bound of the log ratio of rollouts, averaged over bases."""
     high: float
     intervals: Intervals
     never: int
-    """Bases on which the recipe's mean curve does not get there; then there is no upper end."""
+    """Bases on which the recipe's mean curve never reaches the target; then there is no upper bound."""
 
 
-def reaching(ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]], *, over_all: bool, draws: int = DRAWS) -> Reached | None:
-    """Rollouts to the reference's last accuracy over those it took itself, or with `over_all` over all that it used.
+def rollouts_to_target(
+    ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]], *, over_all: bool, draws: int = DRAWS
+) -> Reached | None:
+    """Log ratio: rollouts to the reference's final accuracy over those the reference needed, or with `over_all` all that it used.
 
-    One entry per base, runs in the order of seeds; seeds are resampled, both runs of a seed together. None where a base has that accuracy
-    before any training: then there is nothing to reach.
+    Both are read from mean curves: whether a single run on a plateau reaches a given accuracy is chance. One entry per base, runs ordered
+    by seed; a bootstrap resamples seeds, both runs of a seed together. None if a base model has that accuracy before any training.
     """
     once = [np.ones((1, len(own))) for own in ours]
     sizes = tuple(len(own) for own in ours)
-    drawn = resamples(sizes, draws)
+    resampled = resamples(sizes, draws)
     low, high = _log_ratios(ours, theirs, once, over_all=over_all)
     if not ours or not np.isfinite(low[0]):
         return None
-    lows, highs = _log_ratios(ours, theirs, drawn, over_all=over_all)
+    lows, highs = _log_ratios(ours, theirs, resampled, over_all=over_all)
     never = sum(
         bool(np.isinf(_log_ratios([one], [other], [count], over_all=over_all)[1][0]))
         for one, other, count in zip(ours, theirs, once, strict=True)
@@ -92,17 +93,17 @@ def reaching(ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]],
     return Reached(least, most, intervals, never)
 
 
-def _error(drawn: Numbers, sizes: Sequence[int]) -> float:
-    """Standard error by resamples, made larger by what they miss. Of a plain mean over seeds it is the one that a t test takes."""
-    if not freedom_of(sizes) or not np.isfinite(drawn).all():
+def _error(resampled: Numbers, sizes: Sequence[int]) -> float:
+    """Bootstrap standard error, scaled by sqrt(n / degrees of freedom); for a plain mean over seeds this is the t test's."""
+    if not freedom_of(sizes) or not np.isfinite(resampled).all():
         return math.inf
-    return float(drawn.std()) * math.sqrt(sum(sizes) / freedom_of(sizes))
+    return float(resampled.std()) * math.sqrt(sum(sizes) / freedom_of(sizes))
 
 
 def _log_ratios(
     ours: Sequence[Sequence[Curve]], theirs: Sequence[Sequence[Curve]], counts: Sequence[Numbers], *, over_all: bool
 ) -> tuple[Numbers, Numbers]:
-    """At least and at most, for each resample."""
+    """Lower and upper bound for each resample."""
     lows, highs = [], []
     for own, other, count in zip(ours, theirs, counts, strict=True):
         (our_grid, our_means), (grid, means) = _mean_curves(own, count), _mean_curves(other, count)
@@ -116,7 +117,7 @@ def _log_ratios(
 
 
 def _mean_curves(curves: Sequence[Curve], counts: Numbers) -> tuple[Numbers, Numbers]:
-    """Rollouts, and the mean accuracy there of every resample."""
+    """A grid of rollouts, and every resample's mean accuracy on it."""
     horizon = common_horizon(curves)
     places = sorted({float(rollouts) for curve in curves for rollouts, _ in curve if rollouts <= horizon})
     if len(places) > MOST_PLACES:
@@ -126,8 +127,8 @@ def _mean_curves(curves: Sequence[Curve], counts: Numbers) -> tuple[Numbers, Num
 
 
 def _first(grid: Numbers, means: Numbers, level: Numbers) -> Numbers:
-    """Where each curve first reaches its level, on the line between two places; infinity where it does not."""
-    # A mean is rounded in another order than the level it is compared with.
+    """Rollouts at which each curve first reaches its level, interpolated linearly; infinity if it never does."""
+    # The tolerance: a mean is rounded in another order than the level it is compared with.
     above = means >= level[:, None] - 1e-12
     right = above.argmax(1)
     left, rows = np.maximum(right - 1, 0), np.arange(len(means))
@@ -139,14 +140,14 @@ def _first(grid: Numbers, means: Numbers, level: Numbers) -> Numbers:
 
 
 Pair = tuple[Row, Row]
-"""The recipe's run, and the reference's."""
+"""The recipe's run and the reference's run of one seed."""
 
 
 class Measure(NamedTuple):
     title: str
     what: str
     ratio: bool
-    """A log ratio of rollouts, shown as a factor; less is better. Else a difference."""
+    """True: a log ratio of rollouts, shown as a factor, less is better. False: a difference."""
     percent: bool = False
 
 
@@ -171,23 +172,23 @@ MEASURES: dict[str, Measure] = {
 }
 
 BY_MEAN_CURVES = ("to_final", "to_final_of_all")
-"""Measures of all seeds together; the others are taken run by run."""
+"""Measures of all seeds together; the others are computed per run."""
 
-TOLD = ("area", "final", "to_threshold", "to_final", "pass_at_k", "entropy")
-"""Those of the table; the JSON has all."""
+TABLE_MEASURES = ("area", "final", "to_threshold", "to_final", "pass_at_k", "entropy")
+"""Measures that the table shows; the JSON holds all."""
 
 RANKED = ("area", "final", "to_threshold")
 """Measures with a probability of improvement."""
 
 
 def bounds_to(row: Row, level: float) -> Bounds:
-    """Rollouts until a level is reached; a run that never got there needs more than it used."""
+    """Rollouts until a level is reached; a run that never reached it is censored: it needs more than it used."""
     reached = rollouts_to(row["curve"], level)
     return Bounds(row["rollouts"], math.inf) if reached is None else Bounds(reached, reached)
 
 
 def values(name: str, row: Row, *, horizon: float, threshold: float) -> Bounds:
-    """What a run shows of a measure."""
+    """The value of a measure for one run."""
     if name == "to_threshold":
         return bounds_to(row, threshold)
     found = {
@@ -203,7 +204,7 @@ def values(name: str, row: Row, *, horizon: float, threshold: float) -> Bounds:
 
 
 def difference(name: str, ours: Row, theirs: Row, *, horizon: float, threshold: float) -> Bounds | None:
-    """None where there is none: an entropy that was never measured, a level that a base has before any training."""
+    """Recipe minus reference; None if undefined: entropy never measured, or a level that the base model has before any training."""
     one, other = (values(name, row, horizon=horizon, threshold=threshold) for row in (ours, theirs))
     if any(math.isnan(value) for value in (*one, *other)):
         return None
@@ -217,7 +218,7 @@ def difference(name: str, ours: Row, theirs: Row, *, horizon: float, threshold: 
 
 
 def pair_up(rows: Sequence[Row], recipe: str, reference: str) -> dict[str, list[Pair]]:
-    """Base -> pairs of one seed, in the order of seeds; reported runs only."""
+    """Base -> pairs of runs with the same seed, ordered by seed; reported runs only."""
     by_place: dict[str, dict[tuple[str, int], Row]] = {recipe: {}, reference: {}}
     for row in rows:
         if row["recipe"] in by_place and not row["tuning"]:
@@ -232,7 +233,7 @@ def pair_up(rows: Sequence[Row], recipe: str, reference: str) -> dict[str, list[
 def differences(
     name: str, pairs: Mapping[str, Sequence[Pair]], *, horizons: Mapping[str, float], threshold: float
 ) -> dict[str, list[Bounds]]:
-    """Base -> differences that could be taken."""
+    """Base -> the differences that are defined."""
     return {
         base: [
             found for one, other in own if (found := difference(name, one, other, horizon=horizons[base], threshold=threshold)) is not None

@@ -1,9 +1,4 @@
-"""A finished run as one row of numbers. What is half-written is not read; what was trained otherwise is told apart.
-
-What of a plan is already there, and may be used.
-
-Whether two runs were trained by the same code. What only measures runs or tells of them has trained none.
-"""
+"""Reads the run directories of a comparison: which planned runs are finished, by which code, and their numbers as rows."""
 
 import hashlib
 import json
@@ -23,27 +18,27 @@ from tokencredit.storage.run_dir import RunDir
 SOURCE = Path(__file__).resolve().parents[4]
 PACKAGE = "src/tokencredit"
 TELLS = tuple(f"{PACKAGE}/{part}" for part in ("lab/", "report/"))
-"""A run loads nothing of these while it trains. Which configuration they ask for is compared by itself."""
+"""Files that training does not depend on. The configurations they produce are compared separately."""
 
 
 def trains(path: str) -> bool:
-    """Whether another text of this file could be another run."""
+    """Whether a change of this file could change a run."""
     return path.startswith(f"{PACKAGE}/") and not path.startswith(TELLS)
 
 
 class Code(NamedTuple):
     commit: str | None
     uncommitted: str | None
-    """Hash of what differs from the commit, as far as it trains; None where nothing does."""
+    """Hash of the training code's changes since the commit; None without changes."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         name = "no known commit" if self.commit is None else f"commit {self.commit[:12]}"
         return name if self.uncommitted is None else f"{name} with uncommitted changes {self.uncommitted}"
 
 
 def code_of(environment: Mapping[str, Any]) -> Code:
-    """Of a run's env.json, or of this process."""
+    """The code version in a run's env.json, or of this process."""
     parts = re.split(r"^diff --git a/", environment["diff"] or "", flags=re.MULTILINE)
     own = "".join(part.strip() + "\n" for part in parts if any(map(trains, part.partition("\n")[0].split(" b/"))))
     own += "".join(f"{name} {digest}\n" for name, digest in sorted((environment.get("untracked") or {}).items()) if trains(name))
@@ -63,10 +58,10 @@ def same_code(one: Code, other: Code) -> bool:
 
 @cache
 def package_at(commit: str) -> str | None:
-    """The hash of the files that train, at a commit; None where git cannot tell."""
-    asked = ["git", "-C", str(SOURCE), "ls-tree", "-r", "--full-tree", commit, "--", f"{PACKAGE}/"]
+    """The hash of the training code at a commit; None if git does not know it."""
+    command = ["git", "-C", str(SOURCE), "ls-tree", "-r", "--full-tree", commit, "--", f"{PACKAGE}/"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     own = [line for line in done.stdout.splitlines() if trains(line.partition("\t")[2])]
@@ -77,36 +72,36 @@ Row = dict[str, Any]
 KEPT_VERSIONS = ("torch", "transformers", "tokencredit")
 
 
-class Found(NamedTuple):
+class RunInspection(NamedTuple):
     state: Literal["missing", "half", "other-settings", "other-code", "done"]
     row: Row | None = None
     why: str = ""
 
 
-def look(folder: Path, planned: PlannedRun, code: Code) -> Found:
-    """What lies where the run belongs. `code` is what would train it now."""
+def inspect_run(folder: Path, planned: PlannedRun, code: Code) -> RunInspection:
+    """The state of a planned run's directory. `code` is the code that would train it now; an unfinished run is `half`."""
     if not folder.is_dir():
-        return Found("missing")
+        return RunInspection("missing")
     try:
         result = _read_json(folder / "result.json")
     except _UnreadableError:
-        return Found("half")
+        return RunInspection("half")
     try:
         found = changes(validated(read_toml(folder / "config.toml")), planned.config)
     except ConfigError as problem:
-        return Found("other-settings", why=str(problem))
+        return RunInspection("other-settings", why=str(problem))
     differing = {name: values for name, values in found.items() if name not in SAVING}
     if differing:
-        told = [f"{name} is {now!r} but was {before!r}" for name, (before, now) in differing.items()]
-        return Found("other-settings", why="; ".join(told[:4]) + ("; …" if len(told) > 4 else ""))
+        reasons = [f"{name} is {now!r} but was {before!r}" for name, (before, now) in differing.items()]
+        return RunInspection("other-settings", why="; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else ""))
     try:
         row = read_row(folder, planned, result)
     except (_UnreadableError, ConfigError, KeyError, IndexError, TypeError, ValueError):
-        return Found("half")
+        return RunInspection("half")
     trained = Code(row["commit"], row["uncommitted"])
     if not same_code(trained, code):
-        return Found("other-code", row, why=f"it was trained by {trained.told}, the code is {code.told}")
-    return Found("done", row)
+        return RunInspection("other-code", row, why=f"it was trained by {trained.description}, the code is {code.description}")
+    return RunInspection("done", row)
 
 
 def read_row(folder: Path, planned: PlannedRun, result: dict[str, Any]) -> Row:
@@ -138,7 +133,7 @@ def read_row(folder: Path, planned: PlannedRun, result: dict[str, Any]) -> Row:
 
 
 def _curve(metrics: list[dict[str, Any]], result: dict[str, Any]) -> list[list[float]]:
-    """Sampled accuracy over rollouts. The base and the last policy are measured on more problems: those numbers stand at the ends."""
+    """Sampled accuracy over rollouts. The first and last point are the evaluations of the base and the final policy, on more problems."""
     inner = [[row["rollouts_used"], row["held_out/sampled"]] for row in metrics[:-1] if "held_out/sampled" in row]
     return [[0, result["before"]["sampled"]], *inner, [result["rollouts_used"], result["after"]["sampled"]]]
 
@@ -160,28 +155,28 @@ def _read_json(path: Path) -> dict[str, Any]:
 Stale = Literal["refuse", "retrain", "keep"]
 
 
-class Ledger(NamedTuple):
+class ExistingRuns(NamedTuple):
     rows: list[Row]
     to_do: list[PlannedRun]
 
 
-def take_stock(runs: Sequence[PlannedRun], out: Path, *, code: Code, stale: Stale) -> Ledger:
-    """A finished run of these settings and this code is used, a half-written one is to be done again.
+def existing_runs(runs: Sequence[PlannedRun], out: Path, *, code: Code, stale: Stale) -> ExistingRuns:
+    """Split planned runs into finished rows and runs to train. A half-written run is trained again.
 
-    One that was trained with other settings is refused, or trained again with `retrain`; one of other code may also be kept.
+    A run with other settings is refused, or trained again with `stale` `retrain`; one of other code may also be kept.
     """
-    ledger = Ledger([], [])
+    existing = ExistingRuns([], [])
     for run in runs:
-        found = look(out / run.path, run, code)
+        found = inspect_run(out / run.path, run, code)
         if found.state == "done" or (found.state == "other-code" and stale == "keep"):
             assert found.row is not None
-            ledger.rows.append(found.row)
+            existing.rows.append(found.row)
             continue
         if found.state in ("other-settings", "other-code") and stale != "retrain":
             keep = " or use it with --stale keep" if found.state == "other-code" else ""
             raise ConfigError(
-                f"{out / run.path} ({run.told}) is finished but cannot be used: {found.why}; name another --out, train it again with "
+                f"{out / run.path} ({run.description}) is finished but cannot be used: {found.why}; name another --out, retrain it with "
                 f"--stale retrain{',' if keep else ''}{keep}"
             )
-        ledger.to_do.append(run)
-    return ledger
+        existing.to_do.append(run)
+    return existing

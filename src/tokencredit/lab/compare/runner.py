@@ -1,6 +1,6 @@
-"""Runs in processes of their own, several at a time. What fails is told and the others go on; what is interrupted is stopped and redone.
+"""Executes planned runs in subprocesses, several at a time.
 
-Doing something again and again without spending much time on it.
+A failed run is reported and the others continue. An interrupt stops all runs; the next call trains unfinished ones again.
 """
 
 import json
@@ -23,14 +23,14 @@ from tokencredit.storage.lock import locked
 LAST_WORDS = 2000
 BETWEEN_LOOKS = 0.1
 PATIENCE = 20.0
-"""Seconds that a run has to leave by itself once it is asked to."""
+"""Seconds that an interrupted run has to exit before it is killed."""
 
 
 class Failure(NamedTuple):
     run: PlannedRun
     code: int
     said: str
-    """The end of what the process printed."""
+    """The last lines the process printed."""
 
     def to_json(self) -> dict[str, Any]:
         run = self.run
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 
 class Watcher(Protocol):
     def ticked(self, running: float) -> None:
-        """`running`: how much of unfinished runs is done, in runs."""
+        """`running`: the progress of unfinished runs, in units of runs."""
         ...
 
     def finished(self, run: PlannedRun) -> None: ...
@@ -54,12 +54,12 @@ class Started(NamedTuple):
 
 
 def train_command(run: PlannedRun, out: Path) -> list[str]:
-    beside = beside_run(run, out, ".toml")
-    return [sys.executable, "-m", "tokencredit", "train", str(beside), "--out", str(out / run.path), "--exists", "fail", "--no-report"]
+    config_file = run_file(run, out, ".toml")
+    return [sys.executable, "-m", "tokencredit", "train", str(config_file), "--out", str(out / run.path), "--exists", "fail", "--no-report"]
 
 
-def beside_run(run: PlannedRun, out: Path, ending: str) -> Path:
-    """Its configuration, what it printed, why it failed: next to the run's folder, which is the run's own."""
+def run_file(run: PlannedRun, out: Path, ending: str) -> Path:
+    """A file about a run (configuration, output, failure) next to the run directory, which only the run writes to."""
     folder = out / run.path
     return folder.with_name(folder.name + ending)
 
@@ -73,7 +73,7 @@ def execute(
     command: Callable[[PlannedRun, Path], list[str]] = train_command,
     keep_models: bool = False,
 ) -> list[Failure]:
-    """All of them, in order. KeyboardInterrupt, also raised for SIGTERM, once every process that was started has ended."""
+    """Execute the runs in order. SIGINT and SIGTERM raise KeyboardInterrupt after every started process has ended."""
     waiting, started, failures = list(runs), list[Started](), list[Failure]()
     with _terminated_is_interrupted():
         try:
@@ -83,7 +83,7 @@ def execute(
                 for one in [one for one in started if one.process.poll() is not None]:
                     started.remove(one)
                     failure = _conclude(one, out, keep_models=keep_models)
-                    # What is still running no longer counts the one that is about to be told.
+                    # The progress of running runs must not count the finished one twice.
                     watcher.ticked(sum(_share_done(other.run, out) for other in started))
                     if failure is None:
                         watcher.finished(one.run)
@@ -98,28 +98,28 @@ def execute(
 
 
 def refuse_in_use(run: PlannedRun, out: Path) -> None:
-    """A comparison that was killed may have left a process that still trains."""
+    """Raise if a process of a killed comparison still trains this run."""
     if (out / run.path).is_dir():
         with locked(out / run.path):
             pass
 
 
 def clear(run: PlannedRun, out: Path) -> None:
-    """Away with what an earlier attempt left."""
+    """Delete what an earlier attempt of this run left."""
     folder = out / run.path
     if folder.is_dir():
         with locked(folder):
             remove_folder(folder)
-    beside_run(run, out, ".failed.json").unlink(missing_ok=True)
+    run_file(run, out, ".failed.json").unlink(missing_ok=True)
 
 
 def failures_of(runs: Sequence[PlannedRun], out: Path) -> list[Failure]:
-    """Those that earlier attempts wrote down."""
+    """The failures that earlier attempts recorded."""
     found = []
     for run in runs:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(beside_run(run, out, ".failed.json").read_text(encoding="utf-8"))
-            found.append(Failure(run, int(told["code"]), str(told["said"])))
+            record = json.loads(run_file(run, out, ".failed.json").read_text(encoding="utf-8"))
+            found.append(Failure(run, int(record["code"]), str(record["said"])))
     return found
 
 
@@ -127,10 +127,10 @@ def _start(run: PlannedRun, out: Path, command: Callable[[PlannedRun, Path], lis
     folder = out / run.path
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear(run, out)
-    atomic_write(beside_run(run, out, ".toml"), to_toml(run.config))
+    atomic_write(run_file(run, out, ".toml"), to_toml(run.config))
     threads = {"OMP_NUM_THREADS": str(run.config.threads)} if run.config.threads else {}
-    with beside_run(run, out, ".txt").open("wb") as said:
-        # A session of its own: an interrupt from the keyboard reaches us alone, and we pass it on.
+    with run_file(run, out, ".txt").open("wb") as said:
+        # A new process session: the terminal's interrupt reaches only this process, which passes it on.
         process = subprocess.Popen(
             command(run, out),
             stdout=said,
@@ -145,15 +145,15 @@ def _start(run: PlannedRun, out: Path, command: Callable[[PlannedRun, Path], lis
 def _conclude(one: Started, out: Path, *, keep_models: bool) -> Failure | None:
     folder, code = out / one.run.path, one.process.returncode
     if not keep_models:
-        # Also of one that failed: it would begin anew, and weights of several failures fill a disk for those that go on.
+        # Failed runs too: they restart from scratch, and their checkpoints would fill the disk.
         for name in ("checkpoints", "model"):
             if (folder / name).is_dir():
                 remove_folder(folder / name)
     if code == 0 and (folder / "result.json").is_file():
         return None
-    said = beside_run(one.run, out, ".txt").read_bytes()[-LAST_WORDS:].decode("utf-8", "replace").strip()
+    said = run_file(one.run, out, ".txt").read_bytes()[-LAST_WORDS:].decode("utf-8", "replace").strip()
     failure = Failure(one.run, code, said or "it printed nothing")
-    atomic_write(beside_run(one.run, out, ".failed.json"), json.dumps({"code": code, "said": failure.said}) + "\n")
+    atomic_write(run_file(one.run, out, ".failed.json"), json.dumps({"code": code, "said": failure.said}) + "\n")
     return failure
 
 
@@ -180,7 +180,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # SIGINT too: a shell starts what it puts into the background with SIGINT ignored.
+    # SIGINT too: a shell starts background jobs with SIGINT ignored.
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -194,7 +194,7 @@ SHARE = 0.05
 
 
 class Throttle:
-    """Acts when it is called, but not before `least` seconds have passed, nor for more than `share` of the time."""
+    """Rate-limits an action: at most once per `least` seconds, and at most `share` of wall time."""
 
     def __init__(
         self, act: Callable[[], object], *, least: float = LEAST, share: float = SHARE, clock: Callable[[], float] = time.monotonic

@@ -1,10 +1,6 @@
-"""What paired differences are worth. Numbers in, numbers out; a stratum holds the pairs of one base.
+"""Statistics of paired differences: intervals, probability of improvement, power. A stratum holds the pairs of one base.
 
-A difference is an interval [low, high]: a point where it was measured, half a line where one run never got there.
-
-Intervals by drawing seeds again, within each base: wider than plain percentiles, which are too narrow for a few seeds.
-
-How many pairs an effect needs to be seen.
+A difference is an interval [low, high]: a point if it was measured, unbounded on one side if one run never reached the target.
 """
 
 import itertools
@@ -22,22 +18,22 @@ from tokencredit.stats import critical, wilson
 Numbers = NDArray[np.float64]
 DRAWS = 10_000
 FEW = 8
-"""Degrees of freedom below which no choice among resamples is wide enough: there Student's t is shown."""
+"""Below this many degrees of freedom no bootstrap percentile is wide enough: Student's t interval is shown."""
 
 
 class Bounds(NamedTuple):
-    """A difference that lies between two numbers."""
+    """A number known to lie in [low, high]."""
 
     low: float
     high: float
 
 
 UNKNOWN = Bounds(-math.inf, math.inf)
-"""All that one pair to a base tells."""
+"""The interval from one pair per base: unbounded."""
 
 
 class Intervals(NamedTuple):
-    """At 95 %, in two ways."""
+    """Two 95 % intervals of the same estimate: bootstrap and Student's t."""
 
     bootstrap: Bounds
     t: Bounds
@@ -58,7 +54,7 @@ def freedom_of(sizes: Sequence[int]) -> int:
 
 @lru_cache(maxsize=64)
 def resamples(sizes: tuple[int, ...], draws: int = DRAWS) -> list[Numbers]:
-    """How often each pair is drawn, [resample, pair] for every stratum: all possible resamples where there are no more than `draws`."""
+    """How often each resample holds each pair, [resample, pair] per stratum; all possible resamples if there are at most `draws`."""
     if math.prod(size**size for size in sizes) <= draws:
         every = [_all_counts(size) for size in sizes]
         chosen = np.array(list(itertools.product(*(range(len(one)) for one in every))))
@@ -83,7 +79,7 @@ def tail(sizes: tuple[int, ...]) -> float:
 
 
 def between(lows: Numbers, highs: Numbers, sizes: tuple[int, ...]) -> Bounds:
-    """From resampled lower and upper bounds."""
+    """The bootstrap interval from resampled lower and upper bounds; expanded percentiles, for few seeds."""
     if freedom_of(sizes) == 0:
         return UNKNOWN
     beyond = tail(sizes)
@@ -91,14 +87,14 @@ def between(lows: Numbers, highs: Numbers, sizes: tuple[int, ...]) -> Bounds:
 
 
 def cut(values: Numbers, beyond: float) -> Bounds:
-    """Order statistics with that share beyond on either side."""
+    """Order statistics with the share `beyond` outside on either side."""
     ordered = np.sort(values)
     left_out = math.floor(beyond * len(ordered))
     return Bounds(float(ordered[left_out]), float(ordered[len(ordered) - 1 - left_out]))
 
 
 def student(estimate: Bounds, errors: Bounds, freedom: int) -> Bounds:
-    """Each end by the spread of its own bounds; a bound that is infinite for one pair is no end."""
+    """Student's t interval, each end from the spread of its own bounds; unbounded if one pair's bound is infinite."""
     if freedom == 0:
         return UNKNOWN
     limit = critical(freedom)
@@ -109,9 +105,9 @@ def student(estimate: Bounds, errors: Bounds, freedom: int) -> Bounds:
 class Paired(NamedTuple):
     pairs: int
     low: float
-    """Mean over bases of the mean over pairs, at least."""
+    """Lower bound of the mean over bases of the mean over pairs."""
     high: float
-    """At most; the same number where every pair was measured."""
+    """Upper bound; equal to `low` if no pair is censored."""
     intervals: Intervals
     spread: float | None
     """Standard deviation of a pair's difference within its base, pooled; None with censored pairs or one pair to a base."""
@@ -123,7 +119,7 @@ class Paired(NamedTuple):
 
 
 def _weighted_mean(values: Numbers, counts: Numbers) -> Numbers:
-    """Over the last axis of `counts`; an infinite value counts only where it was drawn."""
+    """Mean over the last axis with weights `counts`; an infinite value counts only in resamples that hold it."""
     finite = np.where(np.isfinite(values), values, 0.0)
     means = counts @ finite / counts.sum(-1)
     for value in (np.inf, -np.inf):
@@ -132,32 +128,32 @@ def _weighted_mean(values: Numbers, counts: Numbers) -> Numbers:
 
 
 def paired(strata: Sequence[Sequence[Bounds]], draws: int = DRAWS) -> Paired | None:
-    """None where a stratum is empty. Bases count equally, however many pairs each has."""
+    """Mean difference with intervals; bases weigh equally, however many pairs each has. None if a stratum is empty."""
     if not strata or not all(strata):
         return None
     lows, highs = ([np.array([getattr(pair, side) for pair in stratum]) for stratum in strata] for side in ("low", "high"))
     once = [np.ones((1, len(stratum))) for stratum in strata]
     sizes = tuple(len(stratum) for stratum in strata)
-    drawn = resamples(sizes, draws)
+    counts_by_base = resamples(sizes, draws)
 
     def over_bases(values: Sequence[Numbers], counts: Sequence[Numbers]) -> Numbers:
         return np.mean([_weighted_mean(one, count) for one, count in zip(values, counts, strict=True)], axis=0)
 
     low, high = float(over_bases(lows, once)[0]), float(over_bases(highs, once)[0])
-    bootstrap = between(over_bases(lows, drawn), over_bases(highs, drawn), sizes)
+    bootstrap = between(over_bases(lows, counts_by_base), over_bases(highs, counts_by_base), sizes)
     pairs, freedom = sum(sizes), freedom_of(sizes)
     errors = Bounds(*(_standard_error(one, freedom) for one in (lows, highs)))
     intervals = Intervals(bootstrap, student(Bounds(low, high), errors, freedom), freedom)
     measured = all(pair.low == pair.high for stratum in strata for pair in stratum)
     if not measured or not freedom:
         return Paired(pairs, low, high, intervals, None, None)
-    # Rounding leaves a spread of 1e-17 where all differences are alike.
+    # Rounding leaves a spread of 1e-17 if all differences are equal.
     t = low / errors.low if errors.low > 1e-12 * max(1.0, abs(low)) else None
     return Paired(pairs, low, high, intervals, pooled_spread(lows), t)
 
 
 def _standard_error(strata: Sequence[Numbers], freedom: int) -> float:
-    """Of the mean over bases; infinite where a number is, or where nothing shows a spread."""
+    """Standard error of the mean over bases; infinite if a number is infinite or the spread is unknown."""
     if not freedom or not all(np.isfinite(stratum).all() for stratum in strata):
         return math.inf
     return pooled_spread(strata) * math.sqrt(sum(1 / len(stratum) for stratum in strata)) / len(strata)
@@ -171,25 +167,27 @@ def pooled_spread(strata: Sequence[Numbers]) -> float:
 class Improvement(NamedTuple):
     probability: float
     interval: Bounds
-    """Wilson's with as many trials as pairs: with independent runs the variance is at most p (1 - p) / n, and less where luck is shared."""
+    """Wilson's interval with as many trials as pairs: the variance is at most p (1 - p) / n for independent runs, less for paired ones."""
     bootstrap: Bounds
-    """A recipe that won everything wins every resample too: then this has no width."""
+    """The bootstrap interval; it has no width for a recipe that won every pair."""
     wins: float
-    """Pairs won, a tie counting half."""
+    """Pairs won; a tie counts half."""
     pairs: int
 
 
 def improvement(wins: Sequence[Numbers], draws: int = DRAWS) -> Improvement | None:
     """P(X > Y), the Mann-Whitney statistic averaged over bases (Agarwal et al. 2021, 2108.13264).
 
-    `wins[base][i, j]` is 1 where run i of X is better than run j of Y, 1/2 for a tie or where it is not known, else 0. Seeds are
+    `wins[base][i, j]` is 1 where run i of X is better than run j of Y, 1/2 for a tie or if unknown, else 0. Seeds are
     resampled, both runs of a seed together: they share their problems.
     """
     if not wins or not all(len(one) for one in wins):
         return None
     sizes = tuple(len(one) for one in wins)
-    drawn = resamples(sizes, draws)
-    each = [np.einsum("ri,ij,rj->r", count, one, count, optimize=True) / len(one) ** 2 for one, count in zip(wins, drawn, strict=True)]
+    counts_by_base = resamples(sizes, draws)
+    each = [
+        np.einsum("ri,ij,rj->r", count, one, count, optimize=True) / len(one) ** 2 for one, count in zip(wins, counts_by_base, strict=True)
+    ]
     means, probability = np.mean(each, axis=0), float(np.mean([one.mean() for one in wins]))
     return Improvement(
         probability=probability,
@@ -201,7 +199,7 @@ def improvement(wins: Sequence[Numbers], draws: int = DRAWS) -> Improvement | No
 
 
 def outcomes(ours: Sequence[Bounds], theirs: Sequence[Bounds]) -> Numbers:
-    """1 where ours is surely larger, 0 where surely smaller, else 1/2; both as intervals."""
+    """1 if our interval lies above theirs, 0 if below, else 1/2."""
 
     def score(one: Bounds, other: Bounds) -> float:
         larger, smaller = _above(one, other), _above(other, one)
@@ -211,19 +209,19 @@ def outcomes(ours: Sequence[Bounds], theirs: Sequence[Bounds]) -> Numbers:
 
 
 def _above(one: Bounds, other: Bounds) -> bool:
-    """An end of half a line is not part of it: who had not arrived after 100 rollouts needs more than 100."""
+    """Unbounded intervals are open at their finite end: a run that had not reached the target after 100 rollouts needs more than 100."""
     open_ended = one.low != one.high or other.low != other.high
     return one.low > other.high or (open_ended and one.low == other.high)
 
 
 def points(values: Iterator[float] | Sequence[float]) -> list[Bounds]:
-    """Numbers that were measured, as intervals without width."""
+    """Measured numbers as intervals of width 0."""
     return [Bounds(value, value) for value in values]
 
 
 MOST_SEEDS = 10_000
 limit_of = cache(critical)
-"""The same few are asked for over and over, and each is a search."""
+"""Cache size: summaries repeat few arguments, and each result is a search."""
 
 
 def _normal_above(z: float) -> float:
@@ -249,7 +247,7 @@ def power(shift: float, freedom: int, alpha: float = 0.05, *, cuts: int = 800) -
 
 
 def seeds_needed(effect: float, spread: float, *, strata: int = 1, alpha: float = 0.05, wanted: float = 0.8) -> int | None:
-    """Fewest seeds per base with which a paired, two-sided t test sees `effect` with probability `wanted`.
+    """Fewest seeds per base with which a paired, two-sided t test detects `effect` with probability `wanted`.
 
     `spread` is the standard deviation of paired differences within a base. None where more than MOST_SEEDS would be needed.
     """

@@ -1,8 +1,4 @@
-"""Rows of runs -> every recipe by itself, every recipe against the reference, and the caveats a reader must know.
-
-The result is plain JSON; None stands for what has no bound. The caveats say what runs share and where they do not: the problems they are
-evaluated on, and the prompts they are trained on.
-"""
+"""Summarizes the rows of runs as JSON: numbers per recipe, comparisons with the reference, and caveats. None stands for infinity."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +12,14 @@ from tokencredit.lab.compare.pairs import (
     BY_MEAN_CURVES,
     MEASURES,
     RANKED,
-    TOLD,
+    TABLE_MEASURES,
     Pair,
     bounds_to,
     common_horizon,
     differences,
     on_grid,
     pair_up,
-    reaching,
+    rollouts_to_target,
     values,
 )
 from tokencredit.lab.compare.results import Code, Row, same_code
@@ -31,13 +27,13 @@ from tokencredit.lab.compare.statistics import UNKNOWN, Bounds, Improvement, Int
 from tokencredit.stats import critical
 
 CLAIM = 0.1
-"""The gain that is asked about beside the one that was seen."""
+"""The relative gain for which the summary computes the number of seeds, in addition to the measured gain."""
 
 
 def summarize(
     rows: Sequence[Row], *, recipes: Sequence[str], controls: Sequence[str], bases: Sequence[str], reference: str, threshold: float
 ) -> dict[str, Any]:
-    """Reported runs only: what rates were tuned on says nothing here."""
+    """Summarize reported runs only; tuning runs do not count."""
     reported = [row for row in rows if not row["tuning"]]
     by_base = {base: [row for row in reported if row["base"] == base] for base in bases}
     horizons = {base: common_horizon([row["curve"] for row in own]) for base, own in by_base.items() if own}
@@ -49,29 +45,31 @@ def summarize(
         "horizons": horizons,
         "measures": {name: measure._asdict() for name, measure in MEASURES.items()},
         "recipes": [
-            _by_itself([row for row in own if row["recipe"] == recipe], recipe, base, horizons[base], threshold, recipe in controls)
+            _per_recipe([row for row in own if row["recipe"] == recipe], recipe, base, horizons[base], threshold, recipe in controls)
             for base, own in by_base.items()
             for recipe in recipes
             if any(row["recipe"] == recipe for row in own)
         ],
-        "comparisons": [_beside(reported, recipe, reference, horizons, threshold, len(claims), recipe in controls) for recipe in others],
+        "comparisons": [
+            _against_reference(reported, recipe, reference, horizons, threshold, len(claims), recipe in controls) for recipe in others
+        ],
         "curves": {base: _curves(own, recipes) for base, own in by_base.items() if own},
     }
 
 
-def _by_itself(rows: Sequence[Row], recipe: str, base: str, horizon: float, threshold: float, control: bool) -> dict[str, Any]:
-    """Mean and standard deviation over seeds. Rollouts to the threshold are a median, runs that never got there counted as last."""
+def _per_recipe(rows: Sequence[Row], recipe: str, base: str, horizon: float, threshold: float, control: bool) -> dict[str, Any]:
+    """Mean and standard deviation over seeds. Rollouts to the threshold are a median; runs that never reach it rank last."""
     reached = sorted(bounds_to(row, threshold).high for row in rows)
     middle = (reached[(len(reached) - 1) // 2] + reached[len(reached) // 2]) / 2
-    told: dict[str, Any] = {"recipe": recipe, "base": base, "control": control, "runs": len(rows), "k": rows[0]["after"]["k"]}
-    told["rates"] = sorted({row["rate"] for row in rows})
-    told["before"] = _spread([row["before"]["sampled"] for row in rows])
+    record: dict[str, Any] = {"recipe": recipe, "base": base, "control": control, "runs": len(rows), "k": rows[0]["after"]["k"]}
+    record["rates"] = sorted({row["rate"] for row in rows})
+    record["before"] = _spread([row["before"]["sampled"] for row in rows])
     for name in ("area", "final", "greedy", "pass_at_k", "entropy", "rollouts"):
-        told[name] = _spread([values(name, row, horizon=horizon, threshold=threshold).low for row in rows])
-    told["length"] = {when: _spread([row[when]["length"] for row in rows]) for when in ("before", "after")}
-    told["to_threshold"] = {"median": _number(middle), "reached": sum(math.isfinite(one) for one in reached)}
-    told["seconds"] = _spread([row["seconds"] for row in rows])
-    return told
+        record[name] = _spread([values(name, row, horizon=horizon, threshold=threshold).low for row in rows])
+    record["length"] = {when: _spread([row[when]["length"] for row in rows]) for when in ("before", "after")}
+    record["to_threshold"] = {"median": _number(middle), "reached": sum(math.isfinite(one) for one in reached)}
+    record["seconds"] = _spread([row["seconds"] for row in rows])
+    return record
 
 
 def _spread(found: Sequence[float]) -> dict[str, float | None]:
@@ -79,7 +77,7 @@ def _spread(found: Sequence[float]) -> dict[str, float | None]:
     return {"mean": mean(known) if known else None, "sd": stdev(known) if len(known) > 1 else None}
 
 
-def _beside(
+def _against_reference(
     rows: Sequence[Row], recipe: str, reference: str, horizons: Mapping[str, float], threshold: float, claims: int, control: bool
 ) -> dict[str, Any]:
     pairs = pair_up(rows, recipe, reference)
@@ -103,24 +101,24 @@ def _measured(pairs: Mapping[str, Sequence[Pair]], horizons: Mapping[str, float]
         by_base = differences(name, pairs, horizons=horizons, threshold=threshold)
         strata = [own for own in by_base.values() if own]
         statistics = paired(strata)
-        told = _paired_json(statistics, claims)
-        told["left_out"] = sum(map(len, pairs.values())) - sum(map(len, strata))
-        told["never"] = _never(strata)
-        told["seeds_needed"] = _needed(name, statistics, len(strata), pairs, horizons)
+        record = _paired_json(statistics, claims)
+        record["left_out"] = sum(map(len, pairs.values())) - sum(map(len, strata))
+        record["never"] = _never(strata)
+        record["seeds_needed"] = _needed(name, statistics, len(strata), pairs, horizons)
         if name in RANKED:
-            told["improvement"] = _improvement_json(_improvement(name, pairs, horizons, threshold))
-        found[name] = told
+            record["improvement"] = _improvement_json(_improvement(name, pairs, horizons, threshold))
+        found[name] = record
     return found
 
 
 def _reached_json(pairs: Mapping[str, Sequence[Pair]], *, over_all: bool) -> dict[str, Any]:
     ours, theirs = ([[pair[side]["curve"] for pair in own] for own in pairs.values()] for side in (0, 1))
-    found, count = reaching(ours, theirs, over_all=over_all) if pairs else None, sum(map(len, pairs.values()))
-    told = _paired_json(None, 0) | {"left_out": 0 if found else count, "never": _never([]), "seeds_needed": {"tenth": None, "seen": None}}
+    found, count = rollouts_to_target(ours, theirs, over_all=over_all) if pairs else None, sum(map(len, pairs.values()))
+    record = _paired_json(None, 0) | {"left_out": 0 if found else count, "never": _never([]), "seeds_needed": {"tenth": None, "seen": None}}
     if found is None:
-        return told
-    told["never"]["recipe"] = found.never
-    return told | {"pairs": count, "low": _number(found.low), "high": _number(found.high)} | _intervals_json(found.intervals)
+        return record
+    record["never"]["recipe"] = found.never
+    return record | {"pairs": count, "low": _number(found.low), "high": _number(found.high)} | _intervals_json(found.intervals)
 
 
 def _paired_json(found: Paired | None, claims: int) -> dict[str, Any]:
@@ -140,7 +138,7 @@ def _paired_json(found: Paired | None, claims: int) -> dict[str, Any]:
 
 
 def _intervals_json(found: Intervals) -> dict[str, Any]:
-    """The one that is shown, by which way it was taken, and both."""
+    """The interval that is shown, its method, and both intervals."""
     return {
         "interval": [_number(end) for end in found.shown],
         "interval_by": found.by,
@@ -150,7 +148,7 @@ def _intervals_json(found: Intervals) -> dict[str, Any]:
 
 
 def _never(strata: Sequence[Sequence[Bounds]]) -> dict[str, int]:
-    """Pairs of which one run, or both, did not get there."""
+    """The number of pairs in which one run, or both, never reached the target."""
     pairs = [pair for stratum in strata for pair in stratum]
     ends = [(math.isinf(pair.high), math.isinf(pair.low)) for pair in pairs]
     return {"recipe": ends.count((True, False)), "reference": ends.count((False, True)), "both": ends.count((True, True))}
@@ -159,7 +157,7 @@ def _never(strata: Sequence[Sequence[Bounds]]) -> dict[str, int]:
 def _needed(
     name: str, found: Paired | None, strata: int, pairs: Mapping[str, Sequence[Pair]], horizons: Mapping[str, float]
 ) -> dict[str, int | None]:
-    """Seeds per base for 80 % power at 5 %, two-sided: for a gain of a tenth, and for what was seen."""
+    """Seeds per base for 80 % power at 5 %, two-sided: for a gain of a tenth, and for the measured gain."""
     if found is None or found.spread is None:
         return {"tenth": None, "seen": None}
     tenth = math.log(1 - CLAIM)
@@ -174,7 +172,7 @@ def _needed(
 
 
 def _improvement(name: str, pairs: Mapping[str, Sequence[Pair]], horizons: Mapping[str, float], threshold: float) -> Improvement | None:
-    """Over all runs of one base against each other."""
+    """Compares every run of the recipe with every run of the reference on the same base."""
     wins = []
     for base, own in pairs.items():
         ours, theirs = ([values(name, pair[side], horizon=horizons[base], threshold=threshold) for pair in own] for side in (0, 1))
@@ -185,12 +183,12 @@ def _improvement(name: str, pairs: Mapping[str, Sequence[Pair]], horizons: Mappi
 def _improvement_json(found: Improvement | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    told = {"probability": found.probability, "interval": list(found.interval), "wins": found.wins, "pairs": found.pairs}
-    return told | {"bootstrap_interval": [_number(end) for end in found.bootstrap]}
+    record = {"probability": found.probability, "interval": list(found.interval), "wins": found.wins, "pairs": found.pairs}
+    return record | {"bootstrap_interval": [_number(end) for end in found.bootstrap]}
 
 
 def _curves(rows: Sequence[Row], recipes: Sequence[str]) -> list[dict[str, Any]]:
-    """Mean and spread over seeds at the same rollouts."""
+    """Mean and standard deviation over seeds on a common grid of rollouts."""
     found = []
     for recipe in recipes:
         own = [row["curve"] for row in rows if row["recipe"] == recipe]
@@ -203,20 +201,23 @@ def _curves(rows: Sequence[Row], recipes: Sequence[str]) -> list[dict[str, Any]]
 
 
 def _number(value: float) -> float | None:
-    """JSON has no word for infinity: None."""
+    """None for infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 MOST_NAMED = 4
 
 
-def sharing_notes(rows: Sequence[Row], *, recipes: Sequence[str], reference: str, settings: Mapping[str, Any]) -> list[str]:
-    """`rows`: reported runs; `settings`: those in common and those of each recipe, as the JSON has them."""
+def shared_prompts(rows: Sequence[Row], *, recipes: Sequence[str], reference: str, settings: Mapping[str, Any]) -> list[str]:
+    """Caveats about the evaluation problems and training prompts that paired runs do not share.
+
+    `rows`: reported runs; `settings`: the shared ones and those of each recipe, as in the JSON.
+    """
 
     def setting(recipe: str, name: str) -> Any:
         return settings["by_recipe"].get(recipe, {}).get(name, settings["common"].get(name))
 
-    return [*_held_out(rows), *_first_prompts(rows, reference, setting), *_drawn_otherwise(recipes, reference, setting)]
+    return [*_held_out(rows), *_first_prompts(rows, reference, setting), *_sampling_differences(recipes, reference, setting)]
 
 
 def _held_out(rows: Sequence[Row]) -> list[str]:
@@ -224,9 +225,9 @@ def _held_out(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         by_place.setdefault((row["base"], row["seed"]), set()).add(row["held_out_sha256"])
     if unlike := [f"{base} seed {seed}" for (base, seed), hashes in by_place.items() if len(hashes) > 1]:
-        return [f"Held-out problems differ between the recipes of {_few(unlike)}: these are no pairs."]
+        return [f"Held-out problems differ between recipes for {_few(unlike)}: these runs are not paired."]
     if len({row["held_out_sha256"] for row in rows}) > 1:
-        return ["Each seed was measured on held-out problems of its own: pairs share them, but seeds differ by their problems too."]
+        return ["Each seed has its own held-out problems: pairs share them, but the spread over seeds includes the problems."]
     return []
 
 
@@ -243,7 +244,7 @@ def _first_prompts(rows: Sequence[Row], reference: str, setting: Callable[[str, 
         if (own := setting(recipe, "sampling.prompts")) != theirs_a_step:
             otherwise.setdefault(own, []).append(recipe)
         else:
-            found.append(f"{recipe} was first asked other prompts than {reference} on {_few(places)}: these are no pairs.")
+            found.append(f"{recipe} trained on other first prompts than {reference} on {_few(places)}: these runs are not paired.")
     for prompts, drawing in otherwise.items():
         found.append(
             f"With {prompts} prompts a step, where {reference} draws {theirs_a_step}, pairs do not share training prompts: {_few(drawing)}."
@@ -251,19 +252,17 @@ def _first_prompts(rows: Sequence[Row], reference: str, setting: Callable[[str, 
     return found
 
 
-def _drawn_otherwise(recipes: Sequence[str], reference: str, setting: Callable[[str, str], Any]) -> list[str]:
+def _sampling_differences(recipes: Sequence[str], reference: str, setting: Callable[[str, str], Any]) -> list[str]:
     found = []
     if replacing := [recipe for recipe in recipes if setting(recipe, "filter_groups")]:
-        found.append(
-            f"Groups whose scores are all alike are thrown away (filter_groups, {_few(replacing)}): what is asked instead is not shared."
-        )
+        found.append(f"Groups with equal scores are replaced (filter_groups, {_few(replacing)}): the replacement prompts are not shared.")
 
     def differs(recipe: str, name: str) -> bool:
         return setting(recipe, name) != setting(reference, name)
 
-    # Where prompts differ too, that has been told.
+    # A caveat about other prompts covers other group sizes.
     if other := [recipe for recipe in recipes if differs(recipe, "sampling.group_size") and not differs(recipe, "sampling.prompts")]:
-        found.append(f"Groups are of another size than {reference}'s ({_few(other)}): prompts are shared, the draws of responses are not.")
+        found.append(f"Group sizes differ from {reference}'s ({_few(other)}): prompts are shared, sampled responses are not.")
     return found
 
 
@@ -273,35 +272,35 @@ def _few(names: Sequence[str]) -> str:
 
 SAME_BUDGET = 0.01
 OTHER_LENGTH = 2.0
-"""Responses more than this many times as long or as short as before are another way to answer."""
+"""A change of mean response length by more than this factor is a caveat."""
 
 
-def notes(rows: Sequence[Row], summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
-    """`told`: what is known of the comparison beside its rows: its design, settings, failures, tuning, standings and remarks."""
+def caveats(rows: Sequence[Row], summary: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """All caveats. `record`: the comparison without its rows: design, settings, failures, tuning, standings and remarks."""
     reported = [row for row in rows if not row["tuning"]]
-    shared = sharing_notes(reported, recipes=told["recipes"], reference=told["reference"], settings=told["settings"])
-    found = [*_incomplete(told), *shared, *_budgets(reported, summary), *_code(rows), *told["remarks"]]
+    shared = shared_prompts(reported, recipes=record["recipes"], reference=record["reference"], settings=record["settings"])
+    found = [*_incomplete(record), *shared, *_budgets(reported, summary), *_code_versions(rows), *record["remarks"]]
     found += [
         *_lengths(summary),
-        *_rates(told),
-        *_finalists(told),
-        *_controls(summary, told),
-        *_chance(summary, told),
+        *_rates(record),
+        *_finalists(record),
+        *_controls(summary, record),
+        *_chance(summary, record),
         *_few_seeds(summary),
     ]
     return found
 
 
-def _incomplete(told: dict[str, Any]) -> list[str]:
+def _incomplete(record: dict[str, Any]) -> list[str]:
     found = []
-    if told["failed"]:
-        names = sorted({f"{one['recipe']} on {one['base']} at {one['rate']:g}" for one in told["failed"]})
+    if record["failed"]:
+        names = sorted({f"{one['recipe']} on {one['base']} at {one['rate']:g}" for one in record["failed"]})
         found.append(
-            f"{len(told['failed'])} runs failed ({'; '.join(names[:6])}): what is compared are the seeds that finished, and a recipe that "
-            "breaks on the hard ones looks better than it is."
+            f"{len(record['failed'])} runs failed ({'; '.join(names[:6])}): only finished seeds are compared, so a recipe that "
+            "fails on hard seeds looks better than it is."
         )
-    if told["missing"]:
-        found.append(f"{told['missing']} runs are still missing: these numbers will change.")
+    if record["missing"]:
+        found.append(f"{record['missing']} runs are still missing: these numbers will change.")
     return found
 
 
@@ -312,7 +311,7 @@ def _budgets(rows: Sequence[Row], summary: dict[str, Any]) -> list[str]:
         if longest > horizon * (1 + SAME_BUDGET):
             found.append(
                 f"On {base} recipes used different numbers of rollouts; the curve area is over the first {horizon:,.0f}, which all "
-                "cover, but final accuracy, greedy and pass@k are those at each one's own end."
+                "cover, but final accuracy, greedy and pass@k are measured at the end of each run."
             )
     return found
 
@@ -323,48 +322,48 @@ def _lengths(summary: dict[str, Any]) -> list[str]:
         before, after = one["length"]["before"]["mean"], one["length"]["after"]["mean"]
         if max(before, after) > OTHER_LENGTH * min(before, after):
             words = f"went from {before:,.0f} to {after:,.0f} tokens a response"
-            found.append(f"{one['recipe']} on {one['base']} {words}: look at what it came to say.")
+            found.append(f"{one['recipe']} on {one['base']} {words}: read its responses.")
     return found
 
 
-def _code(rows: Sequence[Row]) -> list[str]:
+def _code_versions(rows: Sequence[Row]) -> list[str]:
     found = []
     codes = {Code(row["commit"], row["uncommitted"]) for row in rows}
     if not all(same_code(one, other) for one, other in pairwise(codes)):
-        found.append("Runs were trained by different code: a difference may be one of the code. The JSON has the commit of each.")
+        found.append("Runs were trained by different code: a difference may come from the code. The JSON has the commit of each run.")
     if any(code.uncommitted for code in codes):
-        found.append("Some runs were trained with uncommitted changes to the package: nobody else can do this again.")
+        found.append("Some runs were trained with uncommitted changes to the package: others cannot reproduce them.")
     if len({tuple(row["versions"].items()) for row in rows}) > 1:
         found.append("Runs were trained under different versions of Python or its packages; the JSON has them for each.")
     return found
 
 
-def _rates(told: dict[str, Any]) -> list[str]:
-    if len(told["rates"]) < 2:
+def _rates(record: dict[str, Any]) -> list[str]:
+    if len(record["rates"]) < 2:
         return [
             "The learning rate was not tuned. A change of rate can outweigh every method, and token weights change the effective step: "
             "give --rates several values before believing a difference."
         ]
-    edge = [f"{one['recipe']} on {one['base']} ({one['best']:g})" for one in told["tuning"] if one["best"] is not None and one["at_edge"]]
+    edge = [f"{one['recipe']} on {one['base']} ({one['best']:g})" for one in record["tuning"] if one["best"] is not None and one["at_edge"]]
     if not edge:
         return []
-    return [f"The best rate is the smallest or largest that was tried for {', '.join(edge)}: a better one may lie beyond."]
+    return [f"The best rate is the smallest or largest tried for {', '.join(edge)}: a better one may lie outside the range."]
 
 
-def _finalists(told: dict[str, Any]) -> list[str]:
-    standing = told["standings"]
+def _finalists(record: dict[str, Any]) -> list[str]:
+    standing = record["standings"]
     on = [one["recipe"] for one in standing if one["goes_on"]]
     if len(on) == len(standing):
         return []
     return [
-        f"{len(on)} of {len(standing)} recipes went on after tuning ({', '.join(on)}). The areas that they were chosen by flatter them; "
-        "the seeds that are reported were not seen then."
+        f"{len(on)} of {len(standing)} recipes advanced after tuning ({', '.join(on)}). Selection biases their tuning areas upward; "
+        "the reported seeds were not used for it."
     ]
 
 
-def _controls(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
-    if not told["controls"]:
-        return ["No A/A control takes part: add random-lambda, whose differences show what chance alone does here."]
+def _controls(summary: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    if not record["controls"]:
+        return ["There is no A/A control: add random-lambda, whose differences show the effect of chance alone."]
     found = []
     for one in summary["comparisons"]:
         area = one["overall"]["area"]
@@ -373,7 +372,7 @@ def _controls(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
     return found
 
 
-def _chance(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
+def _chance(summary: dict[str, Any], record: dict[str, Any]) -> list[str]:
     claims = [one for one in summary["comparisons"] if not one["control"]]
     areas = {one["recipe"]: one["overall"]["area"] for one in claims if one["overall"]["area"]["bonferroni_t"] is not None}
     if len(claims) < 2 or not areas:
@@ -381,11 +380,11 @@ def _chance(summary: dict[str, Any], told: dict[str, Any]) -> list[str]:
     limits = sorted(area["bonferroni_t"] for area in areas.values())
     limit = f"{limits[0]:.1f}" if limits[-1] - limits[0] < 0.05 else f"{limits[0]:.1f} to {limits[-1]:.1f} (fewer pairs, higher limit)"
     beyond = [recipe for recipe, area in areas.items() if area["t"] is not None and abs(area["t"]) > area["bonferroni_t"]]
-    intervals = len(TOLD) * len(claims)
+    intervals = len(TABLE_MEASURES) * len(claims)
     return [
-        f"{len(claims)} recipes are compared with {told['reference']}: by curve area, one of them beyond |t| {limit} is as rare by chance "
+        f"{len(claims)} recipes are compared with {record['reference']}: by curve area, one beyond |t| {limit} is as rare by chance "
         f"as one alone beyond its 5 % limit (Bonferroni). Beyond it: {', '.join(beyond) or 'none'}.",
-        f"That counts recipes, not measures: {len(TOLD)} measures of each make {intervals} intervals of 95 %, of which about "
+        f"That counts recipes, not measures: {len(TABLE_MEASURES)} measures of each make {intervals} intervals of 95 %, of which about "
         f"{0.05 * intervals:.0f} would lie on one side of no difference with no effect anywhere.",
     ]
 
@@ -395,7 +394,7 @@ def _few_seeds(summary: dict[str, Any]) -> list[str]:
     if not compared:
         return []
     if any(one["area"]["interval"] == [None, None] for one in compared):
-        return ["One seed to a base says nothing of chance: there are no intervals."]
+        return ["One seed per base gives no measure of chance: there are no intervals."]
     if all(one["area"]["interval_by"] == "bootstrap" for one in compared):
         return []
     least = min(one["area"]["pairs"] for one in compared)

@@ -7,13 +7,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tokencredit.lab.compare.pairs import TOLD
+from tokencredit.lab.compare.pairs import TABLE_MEASURES
 from tokencredit.lab.pages import effects
 from tokencredit.text import brief, sanitize
 
 
 def print_comparison(document: dict[str, Any]) -> None:
-    """`document` is what the JSON holds."""
+    """Print the tables and caveats of a stored comparison."""
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=220)
     for title, headings, rows in comparison_tables(document):
@@ -28,7 +28,7 @@ def comparison_tables(document: dict[str, Any]) -> Iterator[tuple[str, Sequence[
     for base in bases:
         own = [one for one in summary["recipes"] if one["base"] == base]
         if own:
-            yield (f"{base}: mean ± standard deviation over seeds, accuracies in %", *_by_itself(own, summary["threshold"]))
+            yield (f"{base}: mean ± standard deviation over seeds, accuracies in %", *_per_recipe(own, summary["threshold"]))
     compared = [one for one in summary["comparisons"] if one["pairs"]]
     places = [("", "overall"), *((base, base) for base in bases if len(bases) > 1)]
     for title, place in places:
@@ -38,13 +38,13 @@ def comparison_tables(document: dict[str, Any]) -> Iterator[tuple[str, Sequence[
             over = f"{title}: " if title else ""
             name = (
                 f"{over}paired differences to {summary['reference']} with 95 % intervals: accuracies in points, rollouts as a factor; "
-                "seeds per base to see a gain of 10 % / of the size seen"
+                "seeds per base to detect a gain of 10 % / the measured gain"
             )
-            yield (name, *_beside(rows, summary["measures"]))
+            yield (name, *_against_reference(rows, summary["measures"]))
     if tuned := document["tuning"]:
         yield ("learning rates, mean curve area in % over tuning seeds", *_rates(tuned, document["design"]["rates"]))
     if standing := document["standings"]:
-        yield ("who went on: mean curve area in % at the best rates over tuning seeds and bases", *_standings(standing))
+        yield ("recipes that advanced: mean curve area in % at the best rates over tuning seeds and bases", *_standings(standing))
 
 
 Lines = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -54,7 +54,7 @@ def _name(one: dict[str, Any]) -> str:
     return sanitize(one["recipe"]) + (" (A/A control)" if one["control"] else "")
 
 
-def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
+def _per_recipe(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
     headings = (
         "recipe",
         "rate",
@@ -84,8 +84,8 @@ def _by_itself(own: Sequence[dict[str, Any]], threshold: float) -> Lines:
     return headings, rows
 
 
-def _beside(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]], measures: dict[str, Any]) -> Lines:
-    others = [name for name in TOLD if name != "area"]
+def _against_reference(rows: Sequence[tuple[dict[str, Any], dict[str, Any]]], measures: dict[str, Any]) -> Lines:
+    others = [name for name in TABLE_MEASURES if name != "area"]
     seeds = ("seeds, area", "seeds, rollouts")
     headings = ("recipe", "pairs", "area", "t", "P(better)", *(measures[name]["title"] for name in others), *seeds)
     lines = [
@@ -115,7 +115,7 @@ def _rates(tuned: Sequence[dict[str, Any]], rates: Sequence[float]) -> Lines:
 
 def _standings(standing: Sequence[dict[str, Any]]) -> Lines:
     rows = [(sanitize(one["recipe"]), effects.share(one["area"]), "yes" if one["goes_on"] else "") for one in standing]
-    return ("recipe", "area", "went on"), rows
+    return ("recipe", "area", "advanced"), rows
 
 
 def _print(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,8 +1,6 @@
-"""How well a credit agrees with the true advantage A* of tokens, and which kinds of failure lose the rest.
+"""Compares a credit with the true advantage A* of tokens: agreement, kinds of failure, and example responses.
 
-Agreement is measured on tokens that are sampled, in the loss, and have a known A*: correlation, ranking, shares, signs, with intervals
-from resampled prompts. Failures: credit on tokens that decided nothing, credit against A*, and decisive tokens without credit; with the
-responses in which a reader sees them, from the largest disagreement to a typical one.
+All of it is measured on tokens that are sampled, in the loss, and have a known A*; intervals come from resampled prompts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from rich.text import Text
 from torch import Tensor
 
-from tokencredit.lab.credit.batch import Drawn
+from tokencredit.lab.credit.batch import SampledBatch
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.quality import Bounded, bounded
 from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditOrder
@@ -27,11 +25,11 @@ class Agreement(NamedTuple):
     pearson: Bounded
     auroc: Bounded
     on_decisive: Bounded
-    """Share of all |credit| that decisive tokens hold."""
+    """Share of all |credit| on decisive tokens."""
     on_format: Bounded
-    """Share of all |credit| that tokens of free format hold; NaN where the task names none."""
+    """Share of all |credit| on free-format tokens; NaN if the task defines none."""
     same_sign: Bounded
-    """Of decisive tokens with credit: share whose credit has the sign of the truth."""
+    """Share of decisive tokens with credit whose credit has the sign of A*."""
 
 
 def agreement(
@@ -43,19 +41,19 @@ def agreement(
     group: Int[Tensor, " tok"],
     times: Float[Tensor, "draw grp"],
 ) -> Agreement:
-    """`advantage` is that of the token's response; `group` numbers prompts from 0; `times` says how often each is drawn."""
+    """`advantage` is that of the token's response; `group` numbers prompts from 0; `times` is how often each resample holds each prompt."""
     credit, advantage, truth = credit.double(), advantage.double(), truth.double()
     size = credit.abs()
-    asked = decisive & (credit != 0)
-    told = advantage != 0
-    relative = size[told] / advantage[told].abs()
+    decisive_with_credit = decisive & (credit != 0)
+    nonzero = advantage != 0
+    relative = size[nonzero] / advantage[nonzero].abs()
     nothing = torch.full_like(times[:, 0], torch.nan)
     return Agreement(
         pearson=bounded(pearson(credit, truth, group, times)),
-        auroc=bounded(auroc(relative, decisive[told], group[told], times)),
+        auroc=bounded(auroc(relative, decisive[nonzero], group[nonzero], times)),
         on_decisive=bounded(share(size, decisive, group, times)),
         on_format=bounded(nothing if format_token is None else share(size, format_token, group, times)),
-        same_sign=bounded(share(asked.double(), asked & (credit.sign() == truth.sign()), group, times)),
+        same_sign=bounded(share(decisive_with_credit.double(), decisive_with_credit & (credit.sign() == truth.sign()), group, times)),
     )
 
 
@@ -66,7 +64,7 @@ def per_prompt(value: Float[Tensor, " tok"], group: Int[Tensor, " tok"], prompts
 def pearson(
     one: Float[Tensor, " tok"], other: Float[Tensor, " tok"], group: Int[Tensor, " tok"], times: Float[Tensor, "draw grp"]
 ) -> Float[Tensor, " draw"]:
-    """Correlation over tokens under each draw; NaN where either does not vary."""
+    """Correlation over tokens for each resample; NaN if either is constant."""
     # Centred first: sums of squares of large numbers would cancel.
     one, other = (value.double() - value.double().mean() for value in (one, other))
     terms = (torch.ones_like(one), one, other, one * one, other * other, one * other)
@@ -79,7 +77,7 @@ def pearson(
 def auroc(
     score: Float[Tensor, " tok"], positive: Bool[Tensor, " tok"], group: Int[Tensor, " tok"], times: Float[Tensor, "draw grp"]
 ) -> Float[Tensor, " draw"]:
-    """P(score of a positive token > score of another one), ties counting half; NaN where either kind is missing.
+    """P(score of a positive token > score of another one), ties counting half; NaN if either kind is missing.
 
     Scores that differ by rounding alone are ties: a method that gives every token the same must come out at exactly one half.
     """
@@ -88,7 +86,7 @@ def auroc(
     size = (int(level.max()) + 1 if len(level) else 0) * times.shape[1]
 
     def weight(kind: Tensor) -> Tensor:
-        """Of each level, under each draw."""
+        """The weight of each score level in each resample."""
         table = torch.zeros(size, dtype=torch.float64).index_add_(0, cells, kind.double())
         return times @ table.view(-1, times.shape[1]).T
 
@@ -100,7 +98,7 @@ def auroc(
 def share(
     weight: Float[Tensor, " tok"], chosen: Bool[Tensor, " tok"], group: Int[Tensor, " tok"], times: Float[Tensor, "draw grp"]
 ) -> Float[Tensor, " draw"]:
-    """Part of the weight that lies on chosen tokens; NaN where there is no weight."""
+    """Part of the weight that lies on chosen tokens; NaN if the total weight is 0."""
     inside, whole = (times @ per_prompt(value, group, times.shape[1]) for value in (weight.double() * chosen, weight))
     return inside / whole
 
@@ -108,9 +106,9 @@ def share(
 def coefficient_table(
     credit: Float[Tensor, " tok"], advantage: Float[Tensor, " tok"], token_class: list[str]
 ) -> dict[str, dict[str, float | None]]:
-    """Class -> side -> mean of credit / advantage over the tokens of responses of that side; None where there is none.
+    """Class -> side -> mean of credit / advantage over the tokens of responses of that side; None without such tokens.
 
-    A credit that treats both sides alike has equal columns; one that does not pushes shared tokens with what does not cancel.
+    A credit that treats both sides alike has equal columns; otherwise gradients on shared tokens do not cancel.
     """
     found: dict[str, dict[str, float | None]] = {}
     coefficient = credit.double() / advantage.double()
@@ -121,12 +119,12 @@ def coefficient_table(
     return found
 
 
-def known_tokens(batch: Drawn, truth: Truth) -> Bool[Tensor, "seq tok"]:
+def known_tokens(batch: SampledBatch, truth: Truth) -> Bool[Tensor, "seq tok"]:
     return ~truth.advantage.isnan() & batch.rollouts.loss_mask.cpu()
 
 
 def flat(value: Tensor, known: Bool[Tensor, "seq tok"]) -> Float[Tensor, " tok"]:
-    """Row after row; what is one number per response is that of each of its tokens."""
+    """The known tokens, row by row; one number per response is repeated for its tokens."""
     value = value.cpu()
     return (value if value.dim() == 2 else value[:, None].expand(known.shape))[known].double()
 
@@ -136,12 +134,12 @@ HELD = 0.8
 
 
 def corrected_square(truth: Float[Tensor, " tok"], variance: Float[Tensor, " tok"]) -> Float[Tensor, " tok"]:
-    """An unbiased estimate of A*^2: E[(A* + noise)^2] = A*^2 + variance. Of a single token it may be negative."""
+    """An unbiased estimate of A*^2: E[(A* + noise)^2] = A*^2 + variance. For a single token it may be negative."""
     return truth.double().square() - variance.double()
 
 
 def reliability(truth: Float[Tensor, " tok"], variance: Float[Tensor, " tok"]) -> float:
-    """Part of the measured spread of A* that is no noise: the square of the highest correlation anything can have with it."""
+    """The part of the variance of A* that is not noise: the square of the highest possible correlation with it."""
     centred = truth.double() - truth.double().mean()
     whole = float(centred.square().sum())
     return (whole - float(variance.double().sum())) / whole if whole > 0 else float("nan")
@@ -183,24 +181,24 @@ def concentration(truth: Float[Tensor, " tok"], variance: Float[Tensor, " tok"],
 
 
 STANDARD_ERRORS = 2.0
-"""A token whose |A*| is less than so many of its standard errors is not told apart from one that decided nothing."""
+"""A token whose |A*| is below this many of its standard errors does not differ significantly from 0."""
 
 
 class Kinds(NamedTuple):
     """Every token is of exactly one kind."""
 
     undecided: Bool[Tensor, "*tok"]
-    """A* is not told apart from 0."""
+    """A* does not differ significantly from 0."""
     against: Bool[Tensor, "*tok"]
     """Credit has the other sign than A*."""
     agreeing: Bool[Tensor, "*tok"]
     """Credit has the sign of A*."""
     missed: Bool[Tensor, "*tok"]
-    """A* is told apart from 0, and there is no credit."""
+    """A* differs significantly from 0, and the credit is 0."""
 
 
 class Failure(NamedTuple):
-    """Shares by kind of token: the first three of all |credit|, so that they sum to 1; the last of the |A*| that is told apart from 0."""
+    """Shares by kind of token: the first three of all |credit|, so they sum to 1; the last of all significant |A*|."""
 
     undecided: Bounded
     against: Bounded
@@ -208,13 +206,13 @@ class Failure(NamedTuple):
     missed: Bounded
 
 
-def told_apart(truth: Float[Tensor, "*tok"], variance: Float[Tensor, "*tok"]) -> Bool[Tensor, "*tok"]:
-    """From 0. Nearly certain tokens are not measured, A* and its error are both 0 there: they decided nothing either."""
+def significant(truth: Float[Tensor, "*tok"], variance: Float[Tensor, "*tok"]) -> Bool[Tensor, "*tok"]:
+    """Whether A* differs significantly from 0. Nearly certain tokens are not measured (A* and its error are 0): they do not."""
     return (truth != 0) & (truth.abs() >= STANDARD_ERRORS * variance.sqrt())
 
 
 def kinds(credit: Float[Tensor, "*tok"], truth: Float[Tensor, "*tok"], variance: Float[Tensor, "*tok"]) -> Kinds:
-    decided, same, none = told_apart(truth, variance), credit.sign() == truth.sign(), credit == 0
+    decided, same, none = significant(truth, variance), credit.sign() == truth.sign(), credit == 0
     return Kinds(~decided, decided & ~same & ~none, decided & same, decided & none)
 
 
@@ -226,7 +224,7 @@ def failure(
     group: Int[Tensor, " tok"],
     times: Float[Tensor, "draw grp"],
 ) -> Failure:
-    """Of the `chosen` tokens alone; `group` and `times` as in agreement. NaN where there is no credit, or nothing was decided."""
+    """Failure shares over the `chosen` tokens; `group` and `times` as in `agreement`. NaN without credit or without significant A*."""
     kind = kinds(credit, truth, variance)
     size, due = credit.abs() * chosen, truth.abs() * (chosen & ~kind.undecided)
     weights = Kinds(undecided=size, against=size, agreeing=size, missed=due)
@@ -260,7 +258,7 @@ def worst_to_typical(apart: Float[Tensor, " seq"], count: int) -> list[int]:
 
 
 def anatomy_record(
-    batch: Drawn,
+    batch: SampledBatch,
     truth: Truth,
     labels: TokenLabels,
     credits: Mapping[str, Float[Tensor, "seq tok"]],
@@ -270,7 +268,7 @@ def anatomy_record(
 ) -> dict[str, Any]:
     """`same` names the first credit that each is a multiple of; only that one has examples, and the oracle has none."""
     known, score = known_tokens(batch, truth), batch.score.cpu()
-    decisive = told_apart(truth.advantage, truth.variance) & (truth.advantage.abs() > order.decisive)
+    decisive = significant(truth.advantage, truth.variance) & (truth.advantage.abs() > order.decisive)
     advantage, variance, group, scores = (flat(value, known) for value in (truth.advantage, truth.variance, batch.rollouts.group, score))
     sides = {"right": scores >= RIGHT, "wrong": scores < RIGHT}
     kept = _Kept(batch, truth, labels, credits[BASELINE])
@@ -301,9 +299,9 @@ def anatomy_record(
 
 
 class _Kept:
-    """Responses that are shown, each once, however many recipes show it."""
+    """The example responses, each stored once, however many recipes show it."""
 
-    def __init__(self, batch: Drawn, truth: Truth, labels: TokenLabels, baseline: Float[Tensor, "seq tok"]) -> None:
+    def __init__(self, batch: SampledBatch, truth: Truth, labels: TokenLabels, baseline: Float[Tensor, "seq tok"]) -> None:
         self.batch, self.truth, self.labels, self.baseline = batch, truth, labels, baseline
         self.mask: Bool[Tensor, "seq tok"] = batch.rollouts.mask.cpu()
         self.places: dict[int, int] = {}
@@ -313,7 +311,7 @@ class _Kept:
         return [rounded(one) for one in value.cpu()[row][self.mask[row]].double().tolist()]
 
     def kinds(self, credit: Float[Tensor, "seq tok"], row: int) -> list[str | None]:
-        """None where A* is not known."""
+        """The kind of each token; None if its A* is unknown."""
         own = self.mask[row]
         truth, variance = self.truth.advantage[row][own], self.truth.variance[row][own]
         found = torch.stack(list(kinds(credit[row][own], truth, variance))).double().argmax(0).tolist()
@@ -346,7 +344,7 @@ class _Kept:
 
 
 def worst_examples(record: Mapping[str, Any]) -> Iterator[Text]:
-    """A token whose A* is not known is drawn as one that decided nothing."""
+    """The worst response of each method for the terminal. A token with unknown A* is coloured as A* = 0."""
     shown = [row for row in record["anatomy"]["rows"] if row["examples"]]
     for row in shown:
         worst = row["examples"][0]

@@ -30,9 +30,9 @@ from tokencredit.tasks import Problem, Task, verdicts
 from tokencredit.types import Rollouts, TokenScores
 
 
-class Drawn(NamedTuple):
+class SampledBatch(NamedTuple):
     problems: Sequence[Problem]
-    """`problems[g]` is what group g answers."""
+    """`problems[g]` is the problem of group g."""
     rollouts: Rollouts
     evidence: TokenScores
     score: Float[Tensor, " seq"]
@@ -40,19 +40,19 @@ class Drawn(NamedTuple):
 
 def draw_batch(
     policy: Policy, task: Task, config: TrainConfig, *, prompts: int, purpose: str, number: int = 0, keep_hidden: bool = False
-) -> Drawn:
-    """Training problems. Batches of different purpose or number are independent."""
+) -> SampledBatch:
+    """Sample, grade and score groups on training problems. Batches with another purpose or number are independent."""
     problems = task.problems(prompts, split="train", seed=derive_seed(config.seed, f"{purpose}-prompts", number))
     in_a_pass = needs_scoring_pass(config)
     params = SamplingParams.from_config(config, seed=derive_seed(config.seed, f"{purpose}-sample", number))
     rollouts, evidence = generate(policy, task, problems, replace(params, keep_hidden=keep_hidden and not in_a_pass))
     if in_a_pass:
         evidence = score_tokens(config, policy.model, rollouts, keep_hidden=keep_hidden)
-    return Drawn(problems, rollouts, evidence, grade_rollouts(policy, task, problems, rollouts))
+    return SampledBatch(problems, rollouts, evidence, grade_rollouts(policy, task, problems, rollouts))
 
 
 class Facts(NamedTuple):
-    """What the policy is like, summed over batches."""
+    """Statistics of the policy, summed over batches."""
 
     rollouts: int = 0
     right: float = 0.0
@@ -64,7 +64,7 @@ class Facts(NamedTuple):
     entropy: float = 0.0
     """Summed over tokens."""
 
-    def with_batch(self, batch: Drawn) -> "Facts":
+    def with_batch(self, batch: SampledBatch) -> "Facts":
         graded, mask = ~batch.score.isnan(), batch.rollouts.mask
         spread = group_statistics(batch.score, batch.rollouts.group).std > 0
         return Facts(
@@ -90,8 +90,10 @@ class Facts(NamedTuple):
         }
 
 
-def continuing(policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, seed: int) -> Draw:
-    """Requests of one level have prefixes of one length. Those that lack about as many continuations share a call."""
+def continuing(policy: Policy, task: Task, batch: SampledBatch, config: TrainConfig, *, seed: int) -> Draw:
+    """A function that samples continuations of prefixes. Requests of one level have prefixes of one length; requests for similar numbers
+    of continuations share a call.
+    """
     prompts = {group: batch.rollouts.prompts[row] for row, group in reversed(list(enumerate(batch.rollouts.group.tolist())))}
     calls = 0
 
@@ -107,12 +109,12 @@ def continuing(policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *,
             prefixes = [(*prompts[requests[index].group], *requests[index].prefix) for index in chosen]
             params = SamplingParams.from_config(config, seed=derive_seed(seed, "truth", calls), group_size=copies)
             limit = config.sampling.max_new_tokens - len(requests[chosen[0]].prefix)
-            drawn = sample(policy, prefixes, replace(params, max_new_tokens=limit)).rollouts
-            rows = [row[:length] for row, length in zip(drawn.tokens.tolist(), drawn.mask.sum(1).tolist(), strict=True)]
+            sampled = sample(policy, prefixes, replace(params, max_new_tokens=limit)).rollouts
+            rows = [row[:length] for row, length in zip(sampled.tokens.tolist(), sampled.mask.sum(1).tolist(), strict=True)]
             for place, index in enumerate(chosen):
                 own = [tuple(row) for row in rows[place * copies : (place + 1) * copies]]
                 scores = _scores(policy, task, batch.problems[requests[index].group], requests[index].prefix, own)
-                # What could not be graded says nothing about the value.
+                # A continuation that could not be graded does not count for the value.
                 found[index] = [Tail(tail, scores[tail]) for tail in own if scores[tail] == scores[tail]]
         return found
 
@@ -122,14 +124,21 @@ def continuing(policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *,
 def _scores(
     policy: Policy, task: Task, problem: Problem, prefix: tuple[int, ...], tails: Sequence[tuple[int, ...]]
 ) -> dict[tuple[int, ...], float]:
-    """Many continuations are alike; each different one is read and graded once."""
+    """Decode and grade each distinct continuation once; many are equal."""
     different = list(dict.fromkeys(tails))
     found = verdicts(task, [(problem, policy.answer([*prefix, *tail])) for tail in different])
     return {tail: verdict.score for tail, verdict in zip(different, found, strict=True)}
 
 
 def truth_of(
-    policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, continuations: int, seed: int, tell: Callable[[int, int], None]
+    policy: Policy,
+    task: Task,
+    batch: SampledBatch,
+    config: TrainConfig,
+    *,
+    continuations: int,
+    seed: int,
+    notify: Callable[[int, int], None],
 ) -> Truth:
     rollouts = batch.rollouts
     return measure_truth(
@@ -140,7 +149,7 @@ def truth_of(
         batch.score.cpu(),
         continuing(policy, task, batch, config, seed=seed),
         continuations=continuations,
-        tell=tell,
+        notify=notify,
     )
 
 
@@ -202,11 +211,11 @@ class Reference(NamedTuple):
 
 
 class ReferenceSum:
-    """Lots of rollouts added one after another, odd ones to one half and even ones to the other.
+    """Accumulates the reference gradient from batches, alternating between two halves.
 
     g* = mean over rollouts of (R_i - mean of the siblings) sum_t grad log pi(o_it): unbiased for the gradient of the expected score
     whatever the group size. grad H = gradient of the mean entropy per token at the states that were visited, states held fixed; it
-    varies little, so every ENTROPY_EVERY-th pair of lots is enough.
+    varies little, so it is computed for every ENTROPY_EVERY-th pair of batches only.
     """
 
     ENTROPY_EVERY = 4
@@ -218,7 +227,7 @@ class ReferenceSum:
         self.entropy_sums = [torch.zeros(size, dtype=torch.float64, device=policy.device) for _ in range(2)]
         self.rollouts, self.tokens, self.lots = [0, 0], [0, 0], 0
 
-    def add(self, batch: Drawn) -> None:
+    def add(self, batch: SampledBatch) -> None:
         half, with_entropy = self.lots % 2, self.lots // 2 % self.ENTROPY_EVERY == 0
         self.lots += 1
         mask = batch.rollouts.mask
@@ -239,7 +248,7 @@ class ReferenceSum:
 
 
 TOLERANCE = 1e-5
-"""Of the longest entry, after scaling to length 1."""
+"""Tolerance of `alike`, relative to the largest entry after scaling to length 1."""
 
 
 def unit(value: Tensor) -> Tensor:
@@ -249,7 +258,7 @@ def unit(value: Tensor) -> Tensor:
 
 
 def alike(values: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name -> the first name whose values are a positive multiple of its own; its own name where there is none before it."""
+    """Name -> the first name whose values are a positive multiple of its own; its own name if there is none."""
     first: dict[str, Tensor] = {}
     found: dict[str, str] = {}
     for name, value in values.items():
@@ -263,7 +272,7 @@ def alike(values: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def together(found: Sequence[Mapping[str, str]], sizes: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """Alike in every one of several batches, by the same factor: only then are their means over batches alike too."""
+    """Names that are multiples of each other in every batch, by the same factor: only then their means over batches are, too."""
     agreed: dict[str, str] = {}
     for name in found[0]:
         seen = [one[name] for one in found]

@@ -1,7 +1,4 @@
-"""Every contender's first-step gradient on the same small batches, and on the groups whose truth is known, held against g*.
-
-The gradient part of a checkpoint's record: rows of methods, each held against the baseline, from inner products.
-"""
+"""Compares every method's first-step gradient, on small batches and on the groups with known A*, with the reference gradient g*."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tokencredit.errors import ConfigError
-from tokencredit.lab.credit.batch import Drawn, Facts, Reference, ReferenceSum, alike, draw_batch, gradients_of, stretched, together
-from tokencredit.lab.credit.measure import Clock, Measured, Notify, Subject, everybody
+from tokencredit.lab.credit.batch import Facts, Reference, ReferenceSum, SampledBatch, alike, draw_batch, gradients_of, stretched, together
+from tokencredit.lab.credit.measure import Clock, Measured, Notify, Subject, with_uniform_twins
 from tokencredit.lab.credit.quality import (
     Axes,
     Halves,
@@ -28,7 +25,7 @@ from tokencredit.lab.credit.quality import (
     view,
     without_entropy,
 )
-from tokencredit.lab.credit.recipes import BASELINE, ORACLE, Assigning, CreditOrder, Field, LeftOut
+from tokencredit.lab.credit.recipes import BASELINE, ORACLE, CreditAssigner, CreditOrder, Field, LeftOut
 from tokencredit.rollout.generate import ROWS_AT_ONCE
 from tokencredit.seeds import derive_seed
 
@@ -46,9 +43,9 @@ def gradient_record(
     shown: Sequence[str],
     limit: float | None = None,
 ) -> dict[str, Any]:
-    """`rollouts` are those of one batch; only methods in `shown` get a row, the others are what rows are compared with.
+    """The gradient part of a checkpoint's record. `rollouts`: of one batch; only methods in `shown` get a row.
 
-    `limit` is the baseline's cosine with infinitely many rollouts where larger batches have told it better than these can.
+    `limit` is the baseline's cosine with infinitely many rollouts if larger batches estimate it better than these.
     """
     plain, orthogonal = axes_of(halves), axes_of(halves_without_entropy(halves))
     whole = {name: view(batches, mean, plain) for name, (batches, mean) in found.items()}
@@ -56,7 +53,7 @@ def gradient_record(
         name: view([without_entropy(one, plain) for one in batches], without_entropy(mean, plain), orthogonal)
         for name, (batches, mean) in found.items()
     }
-    # In this order an unknown limit stays unknown.
+    # In this order a NaN limit stays NaN.
     limit = min(whole[baseline].mean_cosine_corrected if limit is None else limit, 1.0)
     compared = [name for name in shown if name != baseline]
     batches = len(whole[baseline].cosines)
@@ -66,8 +63,8 @@ def gradient_record(
         rows.append(
             {
                 "method": name,
-                **_seen(whole[name], whole[baseline], plain),
-                "without_entropy": _seen(rest[name], rest[baseline], orthogonal),
+                **_view_row(whole[name], whole[baseline], plain),
+                "without_entropy": _view_row(rest[name], rest[baseline], orthogonal),
                 "leaning_on_sharpness": _sharpness(found[name][1], plain),
                 "rollouts_grpo_would_need": _needed(whole[name], whole[baseline], plain, rollouts, limit),
                 "versus_uniform_credit": None
@@ -88,7 +85,7 @@ def gradient_record(
     }
 
 
-def _seen(own: View, other: View, axes: Axes) -> dict[str, Any]:
+def _view_row(own: View, other: View, axes: Axes) -> dict[str, Any]:
     return {
         "cosine": math.fsum(own.cosines) / len(own.cosines),
         "versus_grpo": difference(own.cosines, other.cosines)._asdict(),
@@ -106,7 +103,7 @@ def _sharpness(mean: Products, axes: Axes) -> float:
 
 
 def _needed(own: View, base: View, axes: Axes, rollouts: int, limit: float) -> dict[str, float]:
-    """All cosines without what the noise of g* takes away, so that they belong to the same limit."""
+    """Rollouts the baseline needs, from cosines corrected for the noise of g*, so that they share one limit."""
     baseline = math.fsum(base.cosines) / len(base.cosines) / axes.reliability
     apart: Paired = difference(own.cosines, base.cosines)
     at = {"value": apart.mean, "low": apart.low, "high": apart.high}
@@ -117,7 +114,7 @@ Ascents = Mapping[str, Float[Tensor, "seq tok"]]
 
 
 class _Batch(NamedTuple):
-    drawn: Drawn
+    batch: SampledBatch
     ascents: Ascents
 
 
@@ -125,7 +122,7 @@ def draw_reference(subject: Subject, order: CreditOrder, notify: Notify) -> tupl
     policy, task, config = subject
     size = config.sampling.group_size
     wanted = order.reference // size
-    # An even number of lots of one size, so that the halves weigh the same.
+    # An even number of equal batches, so that both halves weigh the same.
     lots = max(2, -(-wanted // max(1, ROWS_AT_ONCE // size)))
     lots += lots % 2
     total, facts = ReferenceSum(policy, config), Facts()
@@ -148,7 +145,7 @@ def products_of(gradient: Tensor, reference: Tensor, entropy: Tensor) -> Product
 
 
 class _Collected:
-    """Products of every batch's gradients, and the sums that their means are made of."""
+    """Inner products of every batch's gradients, and their sums for the means."""
 
     def __init__(self, reference: Reference) -> None:
         self.axes = reference.gradient, reference.entropy
@@ -174,35 +171,35 @@ def compare(subject: Subject, order: CreditOrder, field: Field, measured: Measur
         raise ConfigError(
             "no group of the reference rollouts has scores that differ, so there is no gradient; choose another task or model"
         )
-    twin_of = {one.name: one.twin for one in field.contenders}
+    twin_of = {one.name: one.twin for one in field.methods}
     entropy_agreement = torch.nn.functional.cosine_similarity(*reference.entropy_halves, dim=0)
     record: dict[str, Any] = {"policy": facts.to_json(), "entropy_half_half_cosine": float(entropy_agreement)}
-    dear = _too_dear(measured, order, len(measured.batch.score))
-    batches = list(_batches(subject, order, field, [*measured.assigned], {one.recipe for one in dear}, notify))
+    too_expensive = _too_expensive(measured, order, len(measured.batch.score))
+    batches = list(_batches(subject, order, field, [*measured.assigned], {one.recipe for one in too_expensive}, notify))
     clock.lap("batches")
     found, leader = _over_batches(subject, batches, reference, notify)
     rollouts = order.batch_prompts * subject.config.sampling.group_size
-    shown = [one.name for one in field.contenders if one.name in found]
+    shown = [one.name for one in field.methods if one.name in found]
     own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
     record["batches"] = gradient_record(found, halves, baseline=BASELINE, twins=own_twins, rollouts=rollouts, shown=shown)
-    _say_alike(record["batches"], leader)
+    _mark_same_directions(record["batches"], leader)
     clock.lap("batch gradients")
-    left_out = dear
-    if taught := _teaching_groups(measured):
-        found, leader = _over_groups(subject, measured, taught, reference, notify)
-        shown = [one.name for one in field.contenders if one.name in found] + [ORACLE]
+    left_out = too_expensive
+    if with_gradient := _groups_with_gradient(measured):
+        found, leader = _over_groups(subject, measured, with_gradient, reference, notify)
+        shown = [one.name for one in field.methods if one.name in found] + [ORACLE]
         own_twins = {name: twin if twin in found else None for name, twin in twin_of.items()}
         size, limit = subject.config.sampling.group_size, record["batches"]["baseline_limit"]
         record["groups"] = gradient_record(found, halves, baseline=BASELINE, twins=own_twins, rollouts=size, shown=shown, limit=limit)
-        _say_alike(record["groups"], leader)
+        _mark_same_directions(record["groups"], leader)
     else:
         record["groups"] = None
-        left_out = [*dear, LeftOut(ORACLE, "groups", "no group of the truth batch has scores that differ; give more --prompts")]
+        left_out = [*too_expensive, LeftOut(ORACLE, "groups", "no group of the truth batch has scores that differ; give more --prompts")]
     clock.lap("group gradients")
     return record | {"left_out": left_out}
 
 
-def _say_alike(record: dict[str, Any], leader: Mapping[str, str]) -> None:
+def _mark_same_directions(record: dict[str, Any], leader: Mapping[str, str]) -> None:
     shown = {row["method"] for row in record["rows"]}
     for row in record["rows"]:
         same = next((name for name in leader if name in shown and leader[name] == leader[row["method"]]), row["method"])
@@ -210,29 +207,31 @@ def _say_alike(record: dict[str, Any], leader: Mapping[str, str]) -> None:
     record["different_directions"] = sum(row["same_direction_as"] is None for row in record["rows"])
 
 
-def _too_dear(measured: Measured, order: CreditOrder, rollouts: int) -> list[LeftOut]:
+def _too_expensive(measured: Measured, order: CreditOrder, rollouts: int) -> list[LeftOut]:
     return [
         LeftOut(
             name,
             "batches",
-            f"took {one.sampled / rollouts:.1f} rollouts of its own per rollout, more than --extra {order.extra:g}; it is among the groups",
+            f"took {one.sampled / rollouts:.1f} extra rollouts per rollout, more than --extra {order.extra:g}; only compared on groups",
         )
         for name, one in measured.assigned.items()
         if one.sampled > order.extra * rollouts
     ]
 
 
-def _batches(subject: Subject, order: CreditOrder, field: Field, known: Sequence[str], dear: set[str], notify: Notify) -> Iterator[_Batch]:
+def _batches(
+    subject: Subject, order: CreditOrder, field: Field, known: Sequence[str], too_expensive: set[str], notify: Notify
+) -> Iterator[_Batch]:
     policy, task, config = subject
-    contenders = [one for one in everybody(field.contenders) if one.name in known and one.name not in dear]
+    methods = [one for one in with_uniform_twins(field.methods) if one.name in known and one.name not in too_expensive]
     for number in range(order.batches):
         notify("batches", number, order.batches)
-        drawn = draw_batch(policy, task, config, prompts=order.batch_prompts, purpose="batch", number=number, keep_hidden=True)
-        assign = Assigning(policy, task, drawn, config, seed=derive_seed(config.seed, "batch-credit", number))
-        given = {one.name: assign(one) for one in contenders}
+        batch = draw_batch(policy, task, config, prompts=order.batch_prompts, purpose="batch", number=number, keep_hidden=True)
+        assign = CreditAssigner(policy, task, batch, config, seed=derive_seed(config.seed, "batch-credit", number))
+        given = {one.name: assign(one) for one in methods}
         ascents = {name: found.ascent for name, found in given.items() if not isinstance(found, str)}
-        # Hidden states have done their part.
-        yield _Batch(drawn._replace(evidence=drawn.evidence._replace(hidden=None, features=None)), ascents)
+        # Free the hidden states: only the credit needed them.
+        yield _Batch(batch._replace(evidence=batch.evidence._replace(hidden=None, features=None)), ascents)
 
 
 def _over_batches(
@@ -247,21 +246,21 @@ def _over_batches(
     for number, (one, own) in enumerate(zip(batches, same, strict=True)):
         notify("gradients", number, len(batches))
         different = dict.fromkeys(own[name] for name in leader.values())
-        found = gradients_of(subject.policy, one.drawn.rollouts, {name: one.ascents[name] for name in different}, subject.config)
+        found = gradients_of(subject.policy, one.batch.rollouts, {name: one.ascents[name] for name in different}, subject.config)
         collected.add(
             {name: stretched(found[own[name]], one.ascents[name], one.ascents[own[name]]) for name in dict.fromkeys(leader.values())}
         )
     return collected.finish(leader), leader
 
 
-def _teaching_groups(measured: Measured) -> list[int]:
-    """Those that give the baseline something: where it has no gradient, nothing can be compared with it."""
+def _groups_with_gradient(measured: Measured) -> list[int]:
+    """Groups in which the baseline has a gradient; in the others there is nothing to compare with."""
     group, ascent = measured.batch.rollouts.group, measured.assigned[BASELINE].ascent
     return [one for one in group.unique().tolist() if bool((ascent[group == one] != 0).any())]
 
 
 def _over_groups(
-    subject: Subject, measured: Measured, taught: Sequence[int], reference: Reference, notify: Notify
+    subject: Subject, measured: Measured, with_gradient: Sequence[int], reference: Reference, notify: Notify
 ) -> tuple[dict[str, tuple[Sequence[Products], Products]], dict[str, str]]:
     """Of the truth batch, one group at a time."""
     rollouts = measured.batch.rollouts
@@ -270,8 +269,8 @@ def _over_groups(
     leader = alike(ascents)
     different = {name: ascents[name] for name in dict.fromkeys(leader.values())}
     collected = _Collected(reference)
-    for number, group in enumerate(taught):
-        notify("groups", number, len(taught))
+    for number, group in enumerate(with_gradient):
+        notify("groups", number, len(with_gradient))
         rows = (rollouts.group == group).nonzero()[:, 0]
         own = {name: ascent[rows] for name, ascent in different.items()}
         same = alike(own)

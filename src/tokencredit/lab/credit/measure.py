@@ -1,4 +1,4 @@
-"""One checkpoint through the benchmark: truth, agreement of every credit with it, quality of every gradient."""
+"""Measures A* on one batch at a checkpoint, and how well every method's credit agrees with it."""
 
 import math
 import time
@@ -9,17 +9,17 @@ import torch
 
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.credit.agreement import agreement, anatomy_record, coefficient_table, concentration, flat, known_tokens
-from tokencredit.lab.credit.batch import Drawn, alike, draw_batch, truth_of
+from tokencredit.lab.credit.batch import SampledBatch, alike, draw_batch, truth_of
 from tokencredit.lab.credit.prefix_tree import Truth
 from tokencredit.lab.credit.quality import redrawn
-from tokencredit.lab.credit.recipes import ORACLE, Assigned, Assigning, Contender, CreditOrder, Field, LeftOut, twins
+from tokencredit.lab.credit.recipes import ORACLE, Assigned, CreditAssigner, CreditOrder, Field, LeftOut, Method, uniform_twins
 from tokencredit.policy.policy import Policy
 from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Task, format_classes
 from tokencredit.trainer.token_table import label_tokens
 
 Notify = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
+"""Progress callback: stage, number done, total."""
 
 
 class Subject(NamedTuple):
@@ -42,29 +42,32 @@ class Clock:
 
 
 class Measured(NamedTuple):
-    """What the truth batch gave; what comes after it needs the batch itself."""
+    """Results on the truth batch, with the batch, which the gradient comparison needs."""
 
-    batch: Drawn
+    batch: SampledBatch
     truth: Truth
     assigned: dict[str, Assigned]
     left_out: list[LeftOut]
     record: dict[str, Any]
 
 
-def measure_credit(subject: Subject, order: CreditOrder, field: Field, tell: Notify, clock: Clock) -> Measured:
-    """Truth of one batch, and every contender's credit on that same batch."""
+def measure_credit(subject: Subject, order: CreditOrder, field: Field, notify: Notify, clock: Clock) -> Measured:
+    """Measure A* of one batch and compute every method's credit on it."""
     policy, task, config = subject
     batch = draw_batch(policy, task, config, prompts=order.prompts, purpose="truth", keep_hidden=True)
     assigned: dict[str, Assigned] = {}
     left_out = list(field.left_out)
-    assign, everyone = Assigning(policy, task, batch, config, seed=derive_seed(config.seed, "truth-credit")), everybody(field.contenders)
-    for number, contender in enumerate(everyone):
-        tell("credit", number, len(everyone))
-        found = assign.why_not(contender) or assign(contender)
+    assign, methods = (
+        CreditAssigner(policy, task, batch, config, seed=derive_seed(config.seed, "truth-credit")),
+        with_uniform_twins(field.methods),
+    )
+    for number, method in enumerate(methods):
+        notify("credit", number, len(methods))
+        found = assign.why_not(method) or assign(method)
         if isinstance(found, str):
-            left_out.append(LeftOut(contender.name, "all", found))
+            left_out.append(LeftOut(method.name, "all", found))
         else:
-            assigned[contender.name] = found
+            assigned[method.name] = found
     clock.lap("credit")
     truth = truth_of(
         policy,
@@ -73,20 +76,20 @@ def measure_credit(subject: Subject, order: CreditOrder, field: Field, tell: Not
         config,
         continuations=order.continuations,
         seed=derive_seed(config.seed, "truth"),
-        tell=lambda done, total: tell("truth", done, total),
+        notify=lambda done, total: notify("truth", done, total),
     )
     clock.lap("truth")
-    shown = [one.name for one in field.contenders if one.name in assigned]
+    shown = [one.name for one in field.methods if one.name in assigned]
     record = _record(subject, order, batch, truth, {name: assigned[name] for name in shown})
     clock.lap("agreement")
     return Measured(batch, truth, assigned, left_out, record)
 
 
-def everybody(contenders: Sequence[Contender]) -> list[Contender]:
-    return [*contenders, *twins(contenders)]
+def with_uniform_twins(methods: Sequence[Method]) -> list[Method]:
+    return [*methods, *uniform_twins(methods)]
 
 
-def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, assigned: dict[str, Assigned]) -> dict[str, Any]:
+def _record(subject: Subject, order: CreditOrder, batch: SampledBatch, truth: Truth, assigned: dict[str, Assigned]) -> dict[str, Any]:
     rollouts = batch.rollouts
     known, labels = known_tokens(batch, truth), label_tokens(subject.policy, subject.task, batch.problems, rollouts)
     classes = [name for name, kept in zip(labels.token_class, known[rollouts.mask.cpu()].tolist(), strict=True) if kept]
@@ -98,7 +101,7 @@ def _record(subject: Subject, order: CreditOrder, batch: Drawn, truth: Truth, as
     given = {name: one.credit.cpu() for name, one in assigned.items()} | {ORACLE: truth.advantage}
     credits = {name: flat(credit, known) for name, credit in given.items()}
     sides = {name: flat(one.advantage, known) for name, one in assigned.items()}
-    # The oracle has no advantage of its own; its tokens are told apart by the sign of the outcome's.
+    # The oracle has no outcome advantage; the baseline's sign separates its sides.
     sides[ORACLE] = next(iter(sides.values()))
     same = alike(credits)
     rows = []

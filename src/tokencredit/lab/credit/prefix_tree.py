@@ -1,7 +1,7 @@
-"""Monte-Carlo value of every prefix of some responses, level by level, each continuation used as often as it is valid.
+"""Monte Carlo value of every prefix of responses, level by level, with each continuation reused where it is valid.
 
-A continuation of a prefix whose next token is the one that the response took is a continuation of the longer prefix too, drawn
-from the same policy. So a prefix inherits those, and only what is lacking is drawn; siblings share the prefixes they share.
+A continuation whose next token is the response's is also a continuation of the longer prefix, from the same policy. So a prefix inherits
+these, and only the missing ones are sampled; siblings share the nodes of their common prefixes.
 """
 
 import math
@@ -18,7 +18,7 @@ CERTAIN = 0.99
 
 
 class Tail(NamedTuple):
-    """The rest of a response, and what the verifier says of the whole."""
+    """The rest of a response, and the verifier's score of the whole."""
 
     tokens: tuple[int, ...]
     score: float
@@ -28,7 +28,7 @@ class Request(NamedTuple):
     group: int
     prefix: tuple[int, ...]
     lacking: int
-    """Continuations that are asked for; more may come."""
+    """Continuations wanted; the sampler may return more."""
 
 
 Draw = Callable[[Sequence[Request]], list[list[Tail]]]
@@ -40,19 +40,19 @@ class TokenAdvantage(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """Of every response token; NaN outside the responses and where nothing is known."""
+    """Per response token; NaN outside responses and where unknown."""
 
     advantage: Float[Tensor, "seq tok"]
     variance: Float[Tensor, "seq tok"]
-    """Of the estimate."""
+    """Variance of the estimate of `advantage`."""
     value_after: Float[Tensor, "seq tok"]
     value_error: Float[Tensor, "seq tok"]
     """Standard error of `value_after`."""
     prompt_value: Float[Tensor, " grp"]
     prefixes: int
-    """Different ones that were valued."""
+    """Distinct prefixes with a value."""
     continuations: int
-    """Drawn in all."""
+    """Total number of sampled continuations."""
 
 
 def token_advantage(probability: float, after: Sequence[float], others: Sequence[float], *, spread: float) -> TokenAdvantage:
@@ -100,7 +100,7 @@ def measure_truth(
     *,
     continuations: int,
     certain: float = CERTAIN,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    notify: Callable[[int, int], None] = lambda done, total: None,
 ) -> Truth:
     """Responses are written in one piece, without holes; a response whose score is NaN has an unknown last token."""
     lengths = mask.sum(1).tolist()
@@ -111,11 +111,11 @@ def measure_truth(
     spread = max(1.0, float(graded.max() - graded.min())) if len(graded) else 1.0
     groups = group.tolist()
     numbers = sorted(set(groups))
-    drawn = draw([Request(number, (), continuations) for number in numbers])
-    used, valued = sum(map(len, drawn)), len(numbers)
+    sampled = draw([Request(number, (), continuations) for number in numbers])
+    used, valued = sum(map(len, sampled)), len(numbers)
     level = [
         _Node(number, (), [row for row, one in enumerate(groups) if one == number], pool)
-        for number, pool in zip(numbers, drawn, strict=True)
+        for number, pool in zip(numbers, sampled, strict=True)
     ]
     prompt_value = torch.tensor([node.value for node in level], dtype=torch.float64)
     done, whole = 0, sum(lengths)
@@ -130,7 +130,7 @@ def measure_truth(
         return sum(map(len, fresh))
 
     while level:
-        # What certain tokens handed on has become less; where others may branch off it must be enough again.
+        # Nearly certain tokens pass on fewer continuations; before a branching token the node needs enough again.
         used += top_up(
             [
                 (node.pool, Request(node.group, node.prefix, continuations - len(node.pool)))
@@ -155,12 +155,12 @@ def measure_truth(
             done += len(one.rows)
             _write(truth, one, score, certain, spread)
         level = [one.node_after for one in grown if not one.ends]
-        tell(done, whole)
+        notify(done, whole)
     return truth._replace(prompt_value=prompt_value, prefixes=valued, continuations=used)
 
 
 class _Grown:
-    """One token more: what the node's continuations say of it."""
+    """The next token of a node, with the statistics from the node's continuations."""
 
     def __init__(self, node: _Node, token: int, rows: list[int], probability: float, ends: bool) -> None:
         self.node, self.rows, self.ends = node, rows, ends
@@ -176,7 +176,7 @@ class _Grown:
 
 
 def _write(truth: Truth, one: _Grown, score: Tensor, certain: float, spread: float) -> None:
-    """A response that has ended is worth what the verifier said; after a certain token nothing has changed."""
+    """Write A* of one token. The value of a finished response is its score; a nearly certain token keeps the value before it."""
     place = len(one.prefix) - 1
     if one.ends:
         value, error = float(score[one.rows[0]]), 0.0

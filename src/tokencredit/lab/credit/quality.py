@@ -1,4 +1,4 @@
-"""How good gradients of small batches are, from inner products alone: nearness to the true direction, bias, signal and noise.
+"""The quality of small-batch gradients from inner products: cosine to the true direction, bias, signal-to-noise ratio.
 
     cosine   of each batch's gradient g to g*
     bias     cosine of the mean gradient to g*
@@ -22,7 +22,7 @@ INTERVAL = (0.025, 0.975)
 
 
 class Bounded(NamedTuple):
-    """An estimate with its 95 % percentile interval over prompts; NaN where it cannot be told."""
+    """An estimate with its 95 % percentile interval over prompts; NaN if undefined."""
 
     value: float
     low: float
@@ -45,7 +45,7 @@ def bounded(values: Float[Tensor, " draw"]) -> Bounded:
 
 
 class Paired(NamedTuple):
-    """A mean of paired differences with its 95 % interval; NaN where it cannot be told."""
+    """A mean of paired differences with its 95 % interval; NaN if undefined."""
 
     mean: float
     low: float
@@ -75,11 +75,11 @@ def surviving_t(comparisons: int, freedom: int, level: float = 0.05) -> float:
 
 
 LEAST_SIGNAL = 0.25
-"""Part of a mean's square that must be no noise before noise can be taken out of its cosine."""
+"""The least part of a mean's square that must not be noise for its cosine to be corrected for noise."""
 
 
 class Axes(NamedTuple):
-    """Inner products of what every gradient is held against."""
+    """Inner products of the reference gradient g* and the entropy gradient h, with which every gradient is compared."""
 
     reference: float
     """<g*, g*>"""
@@ -143,7 +143,7 @@ class View(NamedTuple):
     """A method's gradients seen with or without the entropy direction."""
 
     cosines: list[float]
-    """0 where a batch gave no gradient."""
+    """0 for a batch without a gradient."""
     mean_cosine: float
     mean_cosine_corrected: float
     """Without what the noise of the mean and of g* takes away; may come out a little above 1. NaN where noise is most of the mean."""
@@ -171,7 +171,7 @@ def view(batches: Sequence[Products], mean: Products, axes: Axes) -> View:
     along = math.fsum(one.along for one in batches) / count
     across = math.fsum(one.square - one.along**2 / axes.reference for one in batches) / count if axes.reference > 0 else 0.0
     squares = math.fsum(one.square for one in batches)
-    # The mean's square holds the noise of each batch once; pairs of different batches hold none.
+    # The mean's square contains each batch's noise once; products of different batches contain none.
     clean = (count**2 * mean.square - squares) / (count * (count - 1)) if count > 1 else math.nan
     corrected = ratio(along, axes.reference, clean) / axes.reliability if clean > LEAST_SIGNAL * mean.square else math.nan
     return View(
@@ -195,7 +195,7 @@ def rollouts_needed(cosine: float, baseline: float, limit: float, rollouts: floa
         n = rollouts (limit^2 / baseline^2 - 1) / (limit^2 / cosine^2 - 1)
 
     Infinite where the baseline never gets there (cosine >= limit), 0 for a cosine that nothing needs, NaN where the baseline itself is
-    not told from 0 or from its limit.
+    not distinguishable from 0 or from its limit.
     """
     if not (0 < baseline < limit):
         return math.nan

@@ -1,8 +1,4 @@
-"""Which recipes a credit benchmark compares, and the sizes of the benchmark.
-
-Recipes come by name or file, with a baseline and a control; what is left out has a reason. A recipe gives every token of a batch its
-credit, and the kappa that its first optimizer step sends back. Sizes that measure nothing are refused.
-"""
+"""The methods of a credit benchmark, its sizes, and each method's credit on a batch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +17,7 @@ from tokencredit.config.syntax import as_layer, read_recipe
 from tokencredit.config.train import TrainConfig
 from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import row_cost
-from tokencredit.lab.credit.batch import Drawn
+from tokencredit.lab.credit.batch import SampledBatch
 from tokencredit.optim.update import step_kappa
 from tokencredit.pipeline.build import sampled_evidence
 from tokencredit.pipeline.credit import BatchEvidence
@@ -37,9 +33,9 @@ from tokencredit.trainer.preflight import check_model_and_task
 
 class CreditOrder(NamedTuple):
     prompts: int = 32
-    """Of the batch whose truth is measured."""
+    """Prompts of the batch whose A* is measured."""
     continuations: int = 128
-    """Behind the value of each of its prefixes."""
+    """Continuations per prefix."""
     decisive: float = 0.1
     """A token whose |A*| is above this is decisive."""
     reference: int = 32768
@@ -47,16 +43,16 @@ class CreditOrder(NamedTuple):
     batches: int = 32
     batch_prompts: int = 16
     extra: float = 2.0
-    """Rollouts of its own per rollout of a batch that a recipe may take in the small batches."""
+    """The most extra rollouts per rollout that a recipe may sample in the small batches."""
     resamples: int = 1000
-    """Of prompts, for intervals."""
+    """Bootstrap resamples of prompts."""
     examples: int = 2
     """Responses shown of each recipe's credit; 0 shows none."""
 
 
 USUAL = CreditOrder()
 QUICK = CreditOrder(prompts=8, continuations=32, reference=1024, batches=6, batch_prompts=6, resamples=200)
-"""To see that all of it runs; the numbers are too noisy to mean anything."""
+"""A smoke test; its numbers are too noisy for conclusions."""
 
 
 def check_order(order: CreditOrder, group_size: int) -> None:
@@ -80,19 +76,19 @@ def check_order(order: CreditOrder, group_size: int) -> None:
 
 BASELINE = "grpo"
 CONTROL = "grpo x random 0.8-1.2"
-"""A/A: the baseline's credit times noise that knows nothing. Whatever it gains or loses is chance."""
+"""An A/A control: the baseline's credit times random numbers. Its differences to the baseline are chance."""
 ORACLE = "oracle A*"
 TWIN = "{} with uniform credit"
 
 
-class Contender(NamedTuple):
+class Method(NamedTuple):
     name: str
     recipe: Recipe
     twin: str | None
-    """The same recipe with every token of a response alike; None where it is that already."""
+    """The name of the same recipe with uniform credit; None if its credit is uniform already."""
 
     def on(self, config: TrainConfig) -> TrainConfig:
-        """The fixed policy and task under this recipe's stages."""
+        """The configuration of the fixed policy and task with this recipe's stages."""
         return config.model_copy(update={field: getattr(self.recipe, field) for field in Recipe.model_fields})
 
 
@@ -103,24 +99,24 @@ class LeftOut(NamedTuple):
 
 
 class Field(NamedTuple):
-    contenders: list[Contender]
+    methods: list[Method]
     left_out: list[LeftOut]
 
 
-def find_contenders(names: str | None) -> Field:
+def find_methods(names: str | None) -> Field:
     """Recipes (with settings of their own or not) and config files; all recipes by default. Baseline and control are always there."""
-    asked = list(RECIPES) if names is None else [name.strip() for name in names.split(",") if name.strip()]
-    if not asked:
+    requested = list(RECIPES) if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    if not requested:
         raise ConfigError("recipes is empty; name at least one, or leave it out for all")
     found: dict[str, Recipe] = {
         BASELINE: RECIPES[BASELINE].recipe,
         CONTROL: varied(RECIPES[BASELINE].recipe, credit=DeltaCredit(score="random")),
     }
     left_out: list[LeftOut] = []
-    for name in asked:
+    for name in requested:
         recipe = _recipe(name)
         if recipe.filter_groups:
-            why = "samples until every group is mixed; on groups that are given it does what the same recipe without filter_groups does"
+            why = "filters groups while sampling; on given groups it equals the same recipe without filter_groups"
             left_out.append(LeftOut(name, "all", why))
         elif recipe.kl.beta:
             left_out.append(LeftOut(name, "all", "kl.beta is above 0, and the policy is its own reference here; set it to 0"))
@@ -141,25 +137,25 @@ def _recipe(name: str) -> Recipe:
         raise ConfigError(f"recipes: {shortened(name)}: {problem}") from None
 
 
-def _with_twin(name: str, recipe: Recipe, known: dict[str, Recipe]) -> Contender:
+def _with_twin(name: str, recipe: Recipe, known: dict[str, Recipe]) -> Method:
     if isinstance(recipe.credit, UniformCredit):
-        return Contender(name, recipe, None)
+        return Method(name, recipe, None)
     stages = {field: getattr(recipe, field) for field in Recipe.model_fields}
     plain = Recipe.model_validate(stages | {"credit": UniformCredit()})
     same = next((other for other, found in known.items() if _stages(found) == _stages(plain)), None)
-    return Contender(name, recipe, same or TWIN.format(name))
+    return Method(name, recipe, same or TWIN.format(name))
 
 
 def _stages(recipe: Recipe) -> dict[str, object]:
     return {field: getattr(recipe, field) for field in Recipe.model_fields}
 
 
-def twins(contenders: Sequence[Contender]) -> list[Contender]:
-    """Those that no contender stands for already."""
-    known = {one.name for one in contenders}
+def uniform_twins(methods: Sequence[Method]) -> list[Method]:
+    """The uniform-credit versions of these methods that are not among them."""
+    known = {one.name for one in methods}
     return [
-        Contender(one.twin, Recipe.model_validate(_stages(one.recipe) | {"credit": UniformCredit()}), None)
-        for one in contenders
+        Method(one.twin, Recipe.model_validate(_stages(one.recipe) | {"credit": UniformCredit()}), None)
+        for one in methods
         if one.twin is not None and one.twin not in known
     ]
 
@@ -168,45 +164,50 @@ class Assigned(NamedTuple):
     credit: Float[Tensor, "seq tok"]
     advantage: Float[Tensor, " seq"]
     ascent: Float[Tensor, "seq tok"]
-    """-kappa of one optimizer step over the whole batch: the gradient of what it maximises by each log-prob."""
+    """-kappa of one optimizer step over the whole batch: the gradient of the maximised objective by each log-prob."""
     sampled: int
     """Rollouts beyond the batch that the recipe's evidence took."""
 
 
-class Assigning:
-    """Every contender's turn at one batch. What recipes sample beside it is sampled once for all that ask alike."""
+class CreditAssigner:
+    """Computes the credit of methods on one batch. Methods that need the same extra rollouts share them."""
 
-    def __init__(self, policy: Policy, task: Task, batch: Drawn, config: TrainConfig, *, seed: int) -> None:
+    def __init__(self, policy: Policy, task: Task, batch: SampledBatch, config: TrainConfig, *, seed: int) -> None:
         self.policy, self.task, self.batch, self.config, self.seed = policy, task, batch, config, seed
         self._sampled: dict[str, CollectedBatch] = {}
 
-    def why_not(self, contender: Contender) -> str | None:
-        """Why model and task do not suit the recipe; None: they do."""
+    def why_not(self, method: Method) -> str | None:
+        """Why the preflight check rejects the recipe for this model and task; None if it passes."""
         try:
-            check_model_and_task(self.policy, self.task, self.batch.problems, contender.on(self.config))
+            check_model_and_task(self.policy, self.task, self.batch.problems, method.on(self.config))
         except ConfigError as problem:
             return str(problem)
         return None
 
     def extra(self, chosen: TrainConfig) -> CollectedBatch:
         needs = sampled_evidence(chosen)
-        asked = {"shape": chosen.shape if "revisions" in needs else None, "credit": chosen.credit if "prefix-values" in needs else None}
-        key = f"{sorted(needs)} {asked}"
+        requested = {
+            "shape": chosen.shape if "revisions" in needs else None,
+            "credit": chosen.credit if "prefix-values" in needs else None,
+        }
+        key = f"{sorted(needs)} {requested}"
         if key not in self._sampled:
             batch, seed = self.batch, derive_seed(self.seed, "extra")
-            drawn = CollectedBatch(batch.problems, batch.rollouts, batch.score, batch.evidence, rollouts_used=0, responses=len(batch.score))
-            self._sampled[key] = sample_extra(self.policy, self.task, chosen, drawn, seed=seed)
+            collected = CollectedBatch(
+                batch.problems, batch.rollouts, batch.score, batch.evidence, rollouts_used=0, responses=len(batch.score)
+            )
+            self._sampled[key] = sample_extra(self.policy, self.task, chosen, collected, seed=seed)
         return self._sampled[key]
 
-    def __call__(self, contender: Contender) -> Assigned | str:
-        """A str says why this recipe cannot be computed."""
+    def __call__(self, method: Method) -> Assigned | str:
+        """The method's credit, or the reason why it cannot be computed."""
         try:
-            return self._assign(contender.on(self.config))
+            return self._assign(method.on(self.config))
         except ConfigError as problem:
             return str(problem)
 
     def _assign(self, chosen: TrainConfig) -> Assigned:
-        """At the sampling policy every ratio is 1, and methods that remember start afresh."""
+        """At the sampling policy every ratio is 1; methods with state start from their initial state."""
         batch, seed, pipeline, extra = self.batch, self.seed, credit_pipeline(chosen), self.extra(chosen)
         evidence = BatchEvidence(batch.evidence, extra=extra.sampled, model=model_facts(self.policy))
         credited, _ = pipeline.credit(batch.rollouts, batch.score, evidence, seed=derive_seed(seed, "credit"))

@@ -1,4 +1,4 @@
-"""Checkpoints in, one record out: what was asked, on what machine, and what every checkpoint gave."""
+"""Runs the credit benchmark on checkpoints and builds its record: settings, environment, results per checkpoint."""
 
 import math
 import os
@@ -28,10 +28,10 @@ from tokencredit.trainer.preflight import check_model_and_task
 
 
 def load_subject(config: TrainConfig) -> Subject:
-    """The task first: what is wrong with it is told before a model is loaded."""
+    """Load the task before the model: an error in the task must not wait for the model."""
     task: Task = TASKS[config.task.type](**as_kwargs(config.task))
     if isinstance(task, MultiTurn):
-        raise ConfigError(f"task {config.task.type!r} converses in turns, and prefixes are continued in one piece; use another task")
+        raise ConfigError(f"task {config.task.type!r} is multi-turn, but continuations are single-turn; use another task")
     if isinstance(task, GoldChecking):
         task.leave_out(task.check_gold().failed)
     policy = load_policy(
@@ -77,7 +77,7 @@ def run_credit(
     notify: Callable[[str, str, int, int], None],
     finished: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
-    """One checkpoint after the other; `finished` is told of everything that is known after each."""
+    """Measure one checkpoint after another; `finished` receives the record after each."""
     result: dict[str, Any] = {
         "benchmark": "credit",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,24 +91,24 @@ def run_credit(
     }
     for config in configs:
 
-        def told(what: str, done: int, total: int, model: str = config.model) -> None:
+        def notify_model(what: str, done: int, total: int, model: str = config.model) -> None:
             notify(model, what, done, total)
 
-        result["checkpoints"].append(in_json(run_checkpoint(config, order, field, told)))
+        result["checkpoints"].append(in_json(run_checkpoint(config, order, field, notify_model)))
         result["threads"] = torch.get_num_threads()
         finished(result)
     return result
 
 
 def _processor() -> str:
-    """Its name, where the system tells it."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    """The processor's name from /proc/cpuinfo, if available."""
+    notify_model = Path("/proc/cpuinfo")
+    lines = notify_model.read_text(errors="replace").splitlines() if notify_model.is_file() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def in_json(value: Any) -> Any:
-    """JSON has no word for NaN, which becomes null, nor for infinity, which becomes "inf"."""
+    """Convert to JSON types: NaN becomes null, infinity "inf"."""
     if isinstance(value, Mapping):
         return {key: in_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The record of a checkpoint as tables for a terminal."""
+"""Tables for the terminal from the record of a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Record = Mapping[str, Any]
 
 
 def plain(value: float | str | None, digits: int = 2, *, signed: bool = False) -> str:
-    """`.35`, `-.03`, `+.12`; a dash for what is not known."""
+    """`.35`, `-.03`, `+.12`; a dash if unknown."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -36,14 +36,14 @@ def gap(found: Record, digits: int = 3) -> str:
 
 
 def needed(found: Record) -> str:
-    def told(value: float | str | None) -> str:
+    def shown_value(value: float | str | None) -> str:
         return "-" if value is None else "never" if value == "inf" else f"{float(value):,.0f}"
 
-    return f"{told(found['value'])} ({told(found['low'])} to {told(found['high'])})"
+    return f"{shown_value(found['value'])} ({shown_value(found['low'])} to {shown_value(found['high'])})"
 
 
 def named(name: str, rows: Sequence[Record], field: str) -> str:
-    """A method with those that turned out to be the same thing here."""
+    """A method with the methods that are equal to it here."""
     others = [row["method"] for row in rows if row[field] == name]
     return name + (f" = {', '.join(others)}" if others else "")
 
@@ -77,7 +77,7 @@ def _truth(record: Record) -> Shown:
         rows,
         (
             f"{truth['rollouts']} rollouts, {truth['prefixes']:,} different prefixes valued by {truth['continuations']:,} continuations; "
-            f"noise of A* has sd {plain(truth['noise_sd'], 3)}, taken out of sums; {percent(truth['reliability'])} of A*'s spread is real.",
+            f"sd of the noise of A* {plain(truth['noise_sd'], 3)}, removed; {percent(truth['reliability'])} of A*'s variance is signal.",
             f"Tokens with |A*| {above}. 80 % of sum A*^2 is held by {percent(truth['tokens_holding_80_percent'])} of tokens.",
         ),
     )
@@ -98,7 +98,7 @@ def _agreement(record: Record) -> Shown:
         if row["same_credit_as"] is None
     ]
     return Shown(
-        f"{record['model']}: credit beside A* on the same rollouts",
+        f"{record['model']}: credit and A* on the same rollouts",
         ("method", "Pearson", "AUROC", "on decisive", "on format", "same sign"),
         rows,
         (
@@ -111,7 +111,7 @@ def _agreement(record: Record) -> Shown:
 def _classes(record: Record) -> Shown:
     part = record["agreement"]["rows"]
     classes = [name for name, _ in sorted(record["truth"]["classes"].items(), key=lambda item: -item[1]["tokens"])]
-    told = [row for row in part if row["same_credit_as"] is None and _differs(row)]
+    shown_value = [row for row in part if row["same_credit_as"] is None and _differs(row)]
     rows = [
         (
             row["method"],
@@ -122,13 +122,13 @@ def _classes(record: Record) -> Shown:
                 for name in classes
             ),
         )
-        for row in told
+        for row in shown_value
     ]
     return Shown(
         f"{record['model']}: mean coefficient (credit / advantage) by token class, responses above / below average",
         ("method", *classes),
         rows,
-        ("Unequal sides on tokens that siblings share leave a push that does not cancel. Methods that give every token 1 are not shown.",),
+        ("Unequal sides on tokens that siblings share do not cancel. Methods whose coefficients are all 1 are not shown.",),
     )
 
 
@@ -200,9 +200,9 @@ def _gradients(record: Record, which: str) -> Shown:
         (
             f"g* from {record['policy']['rollouts']:,} rollouts, its halves at cosine {plain(part['half_half_cosine'], 3)}; "
             f"cos(g*, -grad H) {plain(part['reference_toward_sharpness'])}."
-            + (" cos of mean: what noise takes away put back." if which == "batches" else ""),
-            f"{part['compared']} methods were compared with grpo: |t| below {plain(part['surviving_t'], 1)} does not survive that many "
-            "comparisons (Bonferroni, 5 %).",
+            + (" cos of mean is corrected for noise." if which == "batches" else ""),
+            f"{part['compared']} methods were compared with grpo: |t| below {plain(part['surviving_t'], 1)} is not significant after "
+            "that many comparisons (Bonferroni, 5 %).",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""HTML pages of the lab. Their own templates and assets are here; those that they share with the report are in its package."""
+"""HTML pages of the lab. Shared templates and assets are in `tokencredit.report`."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -13,6 +13,6 @@ def page_environment() -> Environment:
 
 
 def read_assets(names: Sequence[str]) -> str:
-    """The text of these styles or scripts, each from the lab's folder, or from the report's where the lab has none of that name."""
+    """The text of these styles or scripts, each from the lab's assets, or from the report's if the lab has none of that name."""
     folders = [resources.files(package).joinpath("assets") for package in ("tokencredit.lab.pages", "tokencredit.report")]
     return "\n".join(next(file for folder in folders if (file := folder / name).is_file()).read_text(encoding="utf-8") for name in names)

@@ -22,21 +22,21 @@ from tokencredit.version import own_version
 STYLES = ("page.css", "comparison.css")
 SCRIPTS = ("comparison.js",)
 WIDTH = 1000
-"""Of a forest plot, in its own units."""
+"""Width of a forest plot, in SVG units."""
 IN_THE_FOREST = ("area", "final", "to_threshold", "to_final", "pass_at_k", "entropy")
 
 
 class Mark(NamedTuple):
     recipe: str
     control: bool
-    told: str
+    text: str
     low: float
-    """Ends of the interval as places from 0 to WIDTH; what has no end reaches the edge."""
+    """Ends of the interval as positions from 0 to WIDTH; an unbounded end is at the edge."""
     high: float
     at: float | None
-    """The estimate, or the bound it has."""
+    """Position of the estimate, or of its finite bound."""
     better: str
-    """`up`, `down` or `none`: whether the interval lies on one side of no difference."""
+    """`up`, `down` or `none`: whether the interval excludes no difference, and on which side."""
 
 
 class Forest(NamedTuple):
@@ -47,8 +47,8 @@ class Forest(NamedTuple):
     marks: list[Mark]
 
 
-def write_comparison(told: Mapping[str, Any], out: Path) -> None:
-    page = render(told)
+def write_comparison(document: Mapping[str, Any], out: Path) -> None:
+    page = render(document)
     partial = out.with_name(f"{out.name}.partial")
     try:
         partial.write_text(page, encoding="utf-8")
@@ -57,9 +57,9 @@ def write_comparison(told: Mapping[str, Any], out: Path) -> None:
         raise ConfigError(f"out {out} cannot be written: {problem.strerror or problem}") from None
 
 
-def render(told: Mapping[str, Any]) -> str:
-    """Every text of the JSON is made visible first; the template escapes it."""
-    shown_of: Any = sanitize_values(dict(told))
+def render(document: Mapping[str, Any]) -> str:
+    """Render the page. Every string of the JSON is sanitized first; the template escapes it."""
+    shown_of: Any = sanitize_values(dict(document))
     environment = page_environment()
     environment.filters |= {"hundreds": hundreds, "grouped": grouped, "percent": percent, "duration": duration, "setting": shown}
     environment.filters["settings_apart"] = settings_apart
@@ -70,7 +70,7 @@ def render(told: Mapping[str, Any]) -> str:
         policy=content_policy(script, style),
         style=Markup(style),
         script=Markup(script),
-        told=shown_of,
+        document=shown_of,
         summary=summary,
         effects=effects,
         curves={base: _figures(summary["curves"].get(base, []), summary["reference"]) for base in bases},
@@ -81,13 +81,13 @@ def render(told: Mapping[str, Any]) -> str:
 
 
 def _compared(summary: Mapping[str, Any], base: str | None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Comparisons with their numbers, over all bases or on one."""
+    """Comparisons with their numbers, over all bases or for one."""
     found = [(one, one["overall"] if base is None else one["by_base"].get(base)) for one in summary["comparisons"] if one["pairs"]]
     return [(one, measured) for one, measured in found if measured is not None]
 
 
 def forests(summary: Mapping[str, Any], base: str | None) -> list[Forest]:
-    """A plot for every measure: what each recipe differs by, on one scale."""
+    """One forest plot per measure: the difference of each recipe to the reference, on one scale."""
     compared = _compared(summary, base)
     found = []
     for name in IN_THE_FOREST:
@@ -112,12 +112,12 @@ def _forest(measure: Mapping[str, Any], rows: Sequence[tuple[dict[str, Any], dic
         if measure["ratio"] and side != "none":
             side = "down" if side == "up" else "up"
         bound = found["high"] if found["low"] is None else found["low"]
-        told = effects.effect(measure, found) + ("" if found["t"] is None else f", t {effects.t_value(found)}")
+        text = effects.effect(measure, found) + ("" if found["t"] is None else f", t {effects.t_value(found)}")
         marks.append(
             Mark(
                 one["recipe"],
                 one["control"],
-                told,
+                text,
                 place(low, 0),
                 place(high, WIDTH),
                 None if bound is None else place(bound, 0),
@@ -128,7 +128,7 @@ def _forest(measure: Mapping[str, Any], rows: Sequence[tuple[dict[str, Any], dic
 
 
 def _figures(found: Sequence[Mapping[str, Any]], reference: str) -> list[dict[str, Any]]:
-    """A chart for every recipe with the reference beside it; the reference alone where there is no other."""
+    """One chart per recipe, with the reference in it; the reference alone if there is no other recipe."""
     by_recipe = {one["recipe"]: one for one in found}
     others = [one for one in found if one["recipe"] != reference]
     pairs = [[one, by_recipe[reference]] if reference in by_recipe else [one] for one in others] or [list(found)]

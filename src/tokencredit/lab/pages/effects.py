@@ -1,4 +1,4 @@
-"""Numbers of a comparison as people read them, in a terminal and on the page. `measure` is what the JSON says of one."""
+"""Formats the numbers of a comparison for the terminal and the page. `measure` is an entry of the JSON's measures."""
 
 import math
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ def mean_and_spread(found: dict[str, float | None], *, percent: bool = False, di
 
 
 def to_threshold(found: dict[str, Any], runs: int) -> str:
-    """The median over runs, of which half or fewer may have got there."""
+    """The median over runs, and how many reached the threshold; no median if half or fewer did."""
     if found["median"] is None:
         return f"{'no median' if found['reached'] else 'never'} ({found['reached']}/{runs})"
     return f"{found['median']:,.0f}" + ("" if found["reached"] == runs else f" ({found['reached']}/{runs})")
 
 
 def effect(measure: Measure, found: dict[str, Any]) -> str:
-    """`+1.3 [+0.4, +2.2]` in points, `×0.84 [0.78, 0.91]` for rollouts; `≥` or `≤` where runs never got there."""
+    """`+1.3 [+0.4, +2.2]` in points, `×0.84 [0.78, 0.91]` for rollouts; `≥` or `≤` if some runs never reached the target."""
     if not found["pairs"]:
         return "–"
     low, high, interval = found["low"], found["high"], found["interval"]
@@ -38,14 +38,14 @@ def effect(measure: Measure, found: dict[str, Any]) -> str:
     if low is not None and low == high:
         return f"{sign}{_end(measure, low, '')} {between}"
     if low is None and high is None:
-        return f"cannot be told ({told_never(found['never'])})"
+        return f"unknown ({_never_reached(found['never'])})"
     bound = f"≥ {sign}{_end(measure, low, '')}" if high is None else f"≤ {sign}{_end(measure, high, '')}"
-    return f"{bound} {between} ({told_never(found['never'])})"
+    return f"{bound} {between} ({_never_reached(found['never'])})"
 
 
-def told_never(never: dict[str, int]) -> str:
-    said = {"recipe": "never got there", "reference": "reference never", "both": "neither"}
-    return ", ".join(f"{count} {said[who]}" for who, count in never.items() if count)
+def _never_reached(never: dict[str, int]) -> str:
+    labels = {"recipe": "recipe never", "reference": "reference never", "both": "neither"}
+    return ", ".join(f"{count} {labels[who]}" for who, count in never.items() if count)
 
 
 def _end(measure: Measure, value: float | None, otherwise: str) -> str:
@@ -68,5 +68,5 @@ def improvement(found: dict[str, Any] | None) -> str:
 
 
 def seeds(found: dict[str, int | None]) -> str:
-    """For a tenth / for what was seen."""
+    """Seeds for a gain of a tenth / for the measured gain."""
     return " / ".join("–" if found[name] is None else str(found[name]) for name in ("tenth", "seen"))

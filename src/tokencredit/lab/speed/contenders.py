@@ -1,7 +1,4 @@
-"""Contenders of part `update`: our path from a given batch to moved weights, and TRL's losses on the same batch.
-
-Each contender runs with the setting that suits it best, warm and ready to be timed.
-"""
+"""The implementations that part `update` compares: our update and TRL's, on the same batch, each with its fastest setting."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -23,7 +20,7 @@ OPTIMIZER_STEPS = 4
 
 
 LARGE = 200_000_000
-"""Weights of layers from which half the rows are work enough."""
+"""Models with at least this many layer weights get half the rows."""
 
 
 def load_of(bench: Bench, shape: Shape) -> Load:
@@ -58,14 +55,14 @@ def bench_config(bench: Bench, load: Load, recipe: str, *, max_tokens: int, reco
 
 
 class Prepared(NamedTuple):
-    """What the optimizer steps need."""
+    """The inputs of the optimizer steps."""
 
     credited: Credited
     plan: StepPlan
 
 
 class OurPath:
-    """The engine's own stages from the scoring pass on."""
+    """Our update, from the scoring pass on."""
 
     def __init__(self, bench: Bench, shape: Shape, load: Load, batch: Batch, config: TrainConfig) -> None:
         self.batch, self.config = batch, config
@@ -90,7 +87,7 @@ class OurPath:
         return batch.result
 
     def __call__(self) -> StepResult:
-        """The whole of it; `stages` then holds the seconds of each."""
+        """Run all stages; `stages` then holds the seconds of each."""
         watch = WaitingStopwatch(self.policy.device)
         with watch.stage("score"):
             evidence = self.score()
@@ -104,7 +101,7 @@ class OurPath:
 
 
 def prepare(bench: Bench, shape: Shape, load: Load, batch: Batch, config: TrainConfig) -> Prepared:
-    """What another path needs to take the same optimizer steps."""
+    """Score and credit once, for an implementation that takes the same optimizer steps."""
     path = OurPath(bench, shape, load, batch, config)
     prepared = path.credit(path.score())
     del path
@@ -113,7 +110,7 @@ def prepare(bench: Bench, shape: Shape, load: Load, batch: Batch, config: TrainC
 
 
 class Path(Protocol):
-    """A whole update; afterwards `stages` holds the seconds of its stages."""
+    """One full update; afterwards `stages` holds the seconds of each stage."""
 
     stages: dict[str, float]
 
@@ -121,7 +118,7 @@ class Path(Protocol):
 
 
 class Setting(NamedTuple):
-    """How a contender cuts its passes."""
+    """How an implementation splits the batch into passes."""
 
     name: str
     make: Callable[[], Path]
@@ -156,12 +153,12 @@ def trl_settings(bench: Bench, shape: Shape, load: Load, prepared: Prepared, con
 
         return Setting(f"passes of {rows_per_pass} rows", make)
 
-    # Layers that are computed again leave room for the largest pass.
+    # With activation checkpointing the largest pass fits.
     return [made(rows // part) for part in ((1,) if checkpointing else (1, 2))]
 
 
 class Search(NamedTuple):
-    """Settings of one contender, each tried once, and which of them was the fastest."""
+    """Settings of one implementation, each tried once."""
 
     settings: list[Setting]
     tried: list[Tried]
@@ -173,7 +170,7 @@ class Search(NamedTuple):
 
     @property
     def compiling(self) -> float:
-        """What first calls took beyond later ones."""
+        """Extra seconds of first calls: compilation, kernel selection, allocation."""
         return sum(max(0.0, one.first - one.seconds) for one in self.tried if one.first is not None and one.seconds is not None)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -190,20 +187,20 @@ def search(bench: Bench, name: str, settings: list[Setting]) -> Search:
 
 
 class Started(NamedTuple):
-    """A contender that has run its whole update."""
+    """An implementation after its first update."""
 
     setting: str
     path: Path
     norms: list[float]
-    """Of the first update, from weights that are the same for all."""
+    """Gradient norms of the first update; all implementations start from the same weights."""
     first: float
     resident: int
-    """Memory that it keeps between updates: weights, gradients, moments."""
+    """Bytes held between updates: weights, gradients, moments."""
     peak: int | None = None
 
 
 def start(bench: Bench, name: str, setting: Setting) -> Started | None:
-    """None where memory does not suffice."""
+    """Build an implementation and run its first update; None if it runs out of memory."""
     free(bench.device)
     before = allocated(bench.device)
     returned: list[Any] = []
@@ -225,7 +222,7 @@ def gradient_norms(returned: Any) -> list[float]:
 
 
 class Contest:
-    """Everybody who takes part in one run, with the setting that suits him best."""
+    """All implementations compared in one run, each with its fastest setting."""
 
     def __init__(self, bench: Bench, shape: Shape, load: Load, batch: Batch) -> None:
         self.bench, self.shape, self.load, self.batch = bench, shape, load, batch
@@ -243,7 +240,7 @@ class Contest:
             self.chosen[name] = found.best
 
     def ours(self, name: str, recipe: str, *, recompute: bool = False, compiles: str = "auto") -> None:
-        """Its passes are cut as suits dapo, so there is nothing to search."""
+        """Add a variant of ours with the pass size that was fastest for dapo."""
         fit = self.searched["ours dapo"].best
         alike = our_settings(self.bench, self.shape, self.load, self.batch, recipe, recompute=recompute, compiles=compiles)
         self.chosen[name] = next((setting for setting in alike if fit is not None and setting.name == fit.name), alike[0])
@@ -266,7 +263,7 @@ class Contest:
                 self.ours("ours dapo, not compiled", "dapo", compiles="off")
 
     def start(self) -> dict[str, Started]:
-        """Everybody runs his whole update twice: once alone, and once in the order and beside the memory of the turns to come."""
+        """Run every implementation twice: once alone, then in turn with all of them resident in memory, as in the measurement."""
         found: dict[str, Started] = {}
         with self.spent.stage("warm up"):
             for name, setting in self.chosen.items():

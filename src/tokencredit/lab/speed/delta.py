@@ -25,7 +25,7 @@ LEAST = 1e-8
 
 
 class Chunk(NamedTuple):
-    """Some rows of the batch, with what one pass over them found for their tokens, row after row without padding."""
+    """Some rows of the batch, with the outputs of one pass for their tokens, row by row without padding."""
 
     rows: Tensor
     logp: Float[Tensor, " tok"]
@@ -89,7 +89,7 @@ class _Moments:
 
 
 def _margin(vectors: Tensor, advantage: Tensor, centroids: _Sides) -> Float[Tensor, " tok"]:
-    """By the linear identity, as a difference of distances would lose digits."""
+    """Margin by the linear identity; a difference of distances would lose precision."""
     direction = (centroids.positive - centroids.negative).to(vectors.dtype)
     offset = centroids.negative.square().sum() - centroids.positive.square().sum()
     return (2 * (vectors @ direction).double() + offset) * advantage.sign()
@@ -101,7 +101,7 @@ def _share(margin: Tensor, advantage: Tensor, temperature: _Sides) -> Tensor:
 
 @torch.no_grad()
 def first_centroids(chunks: Iterator[Chunk], advantage: Float[Tensor, " seq"], mask: Bool[Tensor, "seq tok"]) -> _Sides:
-    """What the pass that scores old log-probs also sums up."""
+    """Centroids from the scoring pass."""
     sums = _Sums()
     for chunk in chunks:
         sums.add(_vectors(chunk), _token_advantage(chunk, advantage, mask), 1.0)
@@ -157,7 +157,7 @@ def packed_features(evidence: TokenScores, mask: Bool[Tensor, "seq tok"]) -> Flo
 
 
 class _Cost:
-    """One policy and batch, and the calls that are compared on them."""
+    """One policy and batch, and the calls compared on them."""
 
     def __init__(self, bench: Bench, shape: Shape) -> None:
         load = load_of(bench, shape)
@@ -176,13 +176,13 @@ class _Cost:
         return self.batch.rollouts.loss_mask
 
     def ours(self) -> Tensor:
-        """From what the scoring pass kept."""
+        """Our coefficients, from stored features."""
         kept = self.evidence.hidden if self.evidence.features is None else self.evidence.features
         assert kept is not None
         return delta_coefficients(self.evidence.logp, kept, self.advantage, self.mask, refinements=REFINEMENTS)
 
     def passes(self) -> Iterator[Chunk]:
-        """A micro-batch at a time, by the same scoring pass as ours: the released code's own is no faster."""
+        """Micro-batches through our scoring pass; the released code's pass is no faster."""
         for index, part in self.parts:
             evidence = score_tokens(self.path.config, self.path.policy.model, part, keep_hidden=True)
             yield Chunk(index, evidence.logp[part.loss_mask], packed_features(evidence, part.loss_mask))
@@ -191,7 +191,7 @@ class _Cost:
         return published_coefficients(self.passes, self.first, self.advantage, self.mask, refinements=REFINEMENTS)
 
     def oracle(self) -> Tensor:
-        """The released algorithm in float64 on the very features ours was given."""
+        """The released algorithm in float64 on the same features as ours."""
         every = torch.arange(len(self.mask), device=self.mask.device)
         kept = Chunk(every, self.evidence.logp[self.mask].double(), packed_features(self.evidence, self.mask).double())
 

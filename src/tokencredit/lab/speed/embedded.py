@@ -174,16 +174,16 @@ def _measure(config: TrainConfig, steps: int) -> dict[str, list[float]]:
     trainer, methods = PolicyTrainer(config, source=config.model), MethodState()
     seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
     for number in range(WARM_UP + 2 * steps):
-        look = number % 2 == 1
+        observe = number % 2 == 1
         began = time.perf_counter()
-        batch = step_once(trainer, number, methods, observe=look)
+        batch = step_once(trainer, number, methods, observe=observe)
         methods = batch.methods_after(methods)
         if batch.trained and batch.observation is not None:
             collected, credited, _ = batch.assigned()
             labels = label_tokens(trainer.policy, trainer.task, collected.problems, credited.rollouts)
             diagnose_step(batch, labels, trainer.task, config, step=number + 1, history=[])
         if number >= WARM_UP:
-            seconds["looked at" if look else "plain"].append(time.perf_counter() - began)
+            seconds["looked at" if observe else "plain"].append(time.perf_counter() - began)
     return seconds
 
 
@@ -192,7 +192,7 @@ def run_microscope(*, steps: int, repeats: int, seed: int, device: str, recipe: 
     ratios: list[float] = []
     seconds: dict[str, list[float]] = {"plain": [], "looked at": []}
     for repeat in range(repeats):
-        report(f"repeat {repeat + 1}/{repeats}: plain steps and looks in turn")
+        report(f"repeat {repeat + 1}/{repeats}: plain and observed steps in turn")
         config = resolve([{"recipe": recipe, "seed": seed + repeat, "steps": WARM_UP + 2 * steps, "device": device}])
         fresh = _measure(config, steps)
         ratios.append(median(fresh["looked at"]) / median(fresh["plain"]))

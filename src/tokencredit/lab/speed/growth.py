@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 
 def axes(bench: Bench) -> dict[str, list[Point]]:
-    """Each doubles one thing, twice, and leaves the others; the point in the middle is the same in all."""
+    """Each axis doubles one size twice; all axes share their middle point."""
     shape, load = bench.shapes[0], load_of(bench)
 
     def with_layers(layers: int) -> Shape:
@@ -59,7 +59,7 @@ def axes(bench: Bench) -> dict[str, list[Point]]:
 
 
 def measure_point(bench: Bench, point: Point) -> dict[str, float]:
-    """Medians by stage."""
+    """Median seconds by stage."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(point.shape, Path(folder), device=bench.device, load=point.load, seed=bench.seed)
         run = Training(bench, Path(folder), point.shape, point.load, RECIPE)
@@ -76,7 +76,7 @@ def measure_point(bench: Bench, point: Point) -> dict[str, float]:
 
 
 class Fit(NamedTuple):
-    """Tokens of the largest single pass with its backward that fitted, and of the first that did not."""
+    """Tokens of the largest forward-backward pass that fitted into memory, and of the first that did not."""
 
     tokens: int
     peak: int | None
@@ -87,7 +87,7 @@ class Fit(NamedTuple):
 
 
 def largest(attempt: Callable[[int], Call], tokens_of: Callable[[int], int], bench: Bench, *, most: int, tell: str) -> Fit:
-    """Doubles until memory runs out, and at most to `most` rows."""
+    """Double the rows until memory runs out, at most to `most`."""
     rows, fit = (8 if bench.small else 128), Fit(0, None, None)
     while rows <= most:
         free(bench.device)

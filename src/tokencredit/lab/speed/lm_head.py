@@ -1,4 +1,4 @@
-"""Part `head`: log-prob and entropy of given tokens from hidden states and the head's weight, ours beside what others have."""
+"""Part `head`: log-prob and entropy of given tokens from hidden states and the head's weight, ours compared with TRL's and Liger's."""
 
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
 from tokencredit.lab.speed.workload import Bench, Result, Shown, gib, ms, percent, times
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(hidden, weight, tokens) to log-probs; the entropy is computed beside them where the contender can."""
+"""(hidden, weight, tokens) to log-probs; also computes the entropy if the implementation supports it."""
 
 
 class Case(NamedTuple):
@@ -35,7 +35,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def naive(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-    """All logits at once, as a model's own forward gives them."""
+    """Materializes all logits, as the model's forward does."""
     return token_statistics(torch.nn.functional.linear(hidden, weight), tokens, temperature=1.0).logp
 
 
@@ -54,14 +54,14 @@ def trl_chunked() -> Score:
 
 
 def trl_selective() -> Score:
-    """TRL's kernel over logits that are there already."""
+    """TRL's kernel over materialized logits."""
     load_trl()
     both = importlib.import_module("trl.trainer.utils").selective_log_softmax_and_entropy
     return lambda hidden, weight, tokens: both(torch.nn.functional.linear(hidden, weight), tokens, entropy_requires_grad=False)[0]
 
 
 def liger_cross_entropy() -> Score:
-    """Log-probs alone: it has no entropy. Its backward computes the logits again, as ours does."""
+    """Log-probs without entropy. Its backward recomputes the logits, as ours does."""
     loss = importlib.import_module("liger_kernel.transformers").LigerFusedLinearCrossEntropyLoss(
         reduction="none", accum_dtype=torch.float32
     )
@@ -69,7 +69,7 @@ def liger_cross_entropy() -> Score:
 
 
 def liger_grpo(case: Case) -> Score:
-    """The GRPO loss with its gradient, which is all it gives; responses of 512 tokens."""
+    """The GRPO loss with its gradient; it returns no log-probs. Responses have 512 tokens."""
     loss = importlib.import_module("liger_kernel.chunked_loss").LigerFusedLinearGRPOLoss(beta=0.0, use_ref_model=False)
     rows = max(1, case.tokens // 512)
 
@@ -81,39 +81,39 @@ def liger_grpo(case: Case) -> Score:
     return score
 
 
-class Contender(NamedTuple):
+class Implementation(NamedTuple):
     make: Callable[[], Score]
     why_not: str | None = None
     gives_logp: bool = True
 
 
-def contenders(bench: Bench, case: Case) -> dict[str, Contender]:
+def implementations(bench: Bench, case: Case) -> dict[str, Implementation]:
     no_gpu = "needs a GPU" if bench.small else None
     no_liger = no_gpu or (None if importlib.util.find_spec("liger_kernel") else "liger-kernel is not installed")
     found = {
-        "naive": Contender(lambda: naive),
-        "ours chunked": Contender(lambda: ours("chunked")),
-        "ours fused": Contender(lambda: ours("triton"), no_gpu),
-        "trl chunked": Contender(trl_chunked, why_no_trl()),
-        "trl selective": Contender(trl_selective, why_no_trl()),
-        "liger cross entropy": Contender(liger_cross_entropy, no_liger),
+        "naive": Implementation(lambda: naive),
+        "ours chunked": Implementation(lambda: ours("chunked")),
+        "ours fused": Implementation(lambda: ours("triton"), no_gpu),
+        "trl chunked": Implementation(trl_chunked, why_no_trl()),
+        "trl selective": Implementation(trl_selective, why_no_trl()),
+        "liger cross entropy": Implementation(liger_cross_entropy, no_liger),
     }
     if case.vocab == cases(bench)[-1].vocab:
-        # Compiled anew for every vocabulary, which takes long: the largest one stands for all.
-        found["liger grpo"] = Contender(lambda: liger_grpo(case), no_liger, gives_logp=False)
+        # It recompiles for every vocabulary, which is slow: only the largest is measured.
+        found["liger grpo"] = Implementation(lambda: liger_grpo(case), no_liger, gives_logp=False)
     return found
 
 
 class _Given:
     def __init__(self, bench: Bench, case: Case) -> None:
-        drawn = torch.Generator(device=bench.device).manual_seed(bench.seed)
+        generator = torch.Generator(device=bench.device).manual_seed(bench.seed)
 
         def random(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=drawn, device=bench.device)
+            return torch.randn(*shape, generator=generator, device=bench.device)
 
         self.hidden = random(case.tokens, case.width).to(bench.torch_dtype).requires_grad_()
         self.weight = (random(case.vocab, case.width) * 0.05).to(bench.torch_dtype).requires_grad_()
-        self.tokens = torch.randint(case.vocab, (case.tokens,), generator=drawn, device=bench.device)
+        self.tokens = torch.randint(case.vocab, (case.tokens,), generator=generator, device=bench.device)
         self.kappa = random(case.tokens) / case.tokens
 
     def forward(self, score: Score) -> Tensor:
@@ -135,8 +135,8 @@ class _Given:
         return [self.hidden.grad.float(), self.weight.grad.float()]
 
 
-def _apart(given: _Given, score: Score, right: Tensor, gradients: list[Tensor]) -> dict[str, float]:
-    """Furthest log-prob from the naive one, and how far gradients are from its, relative to their length."""
+def _error(given: _Given, score: Score, right: Tensor, gradients: list[Tensor]) -> dict[str, float]:
+    """Largest log-prob difference to the naive one, and the relative gradient error."""
     found = given.gradients(score)
     off = [float((mine - theirs).norm() / theirs.norm()) for mine, theirs in zip(found, gradients, strict=True)]
     return {"logp": float((given.forward(score) - right).abs().max()), "hidden_gradient": off[0], "weight_gradient": off[1]}
@@ -148,16 +148,16 @@ def measure_case(bench: Bench, case: Case) -> Result:
     scores: dict[str, Score] = {}
     rows: dict[str, Any] = {}
     floors: dict[str, float] = {}
-    able_to = contenders(bench, case)
+    able_to = implementations(bench, case)
     right, gradients = given.forward(naive), given.gradients(naive)
-    for name, contender in able_to.items():
-        rows[name] = {"why_not": contender.why_not}
-        if contender.why_not is not None:
+    for name, implementation in able_to.items():
+        rows[name] = {"why_not": implementation.why_not}
+        if implementation.why_not is not None:
             continue
         try:
-            score = contender.make()
+            score = implementation.make()
             given.both(score)
-            rows[name]["apart_from_naive"] = _apart(given, score, right, gradients) if contender.gives_logp else None
+            rows[name]["apart_from_naive"] = _error(given, score, right, gradients) if implementation.gives_logp else None
         except Exception as problem:  # a third-party kernel may fail in any way; the others are still measured
             rows[name]["why_not"] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200] if str(problem) else ''}"
             bench.report(f"  {name}: {rows[name]['why_not']}")

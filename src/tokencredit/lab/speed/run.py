@@ -1,7 +1,7 @@
-"""The speed benchmark: parts that each show one thing, in one run on one machine, with what that machine can do at best.
+"""Runs the parts of the speed benchmark on one machine, with measured hardware limits.
 
-On a GPU every part but `embedded` runs by default; on a CPU the same parts run on little work when they are named, which
-tests them and says nothing of speed. Contenders take turns, and what is reported are medians with their range.
+On a GPU every part but `embedded` runs by default. On a CPU these parts run on little work if named: a test of the code, not a
+measurement. Implementations take turns; results are medians with their range.
 """
 
 import time
@@ -31,10 +31,10 @@ ON_SHAPES = {
     "step": "whole_step",
     "growth": "growth",
 }
-"""Part to the module that measures and shows it."""
+"""Part -> the module that measures and formats it."""
 PARTS = ("embedded", *ON_SHAPES)
 BESIDE = ("trl", "liger-kernel", "triton", "accelerate")
-"""Packages that are not ours and not needed by us, but measured or used here."""
+"""Optional packages that the benchmark measures or uses."""
 
 
 class SpeedOrder(NamedTuple):
@@ -48,16 +48,16 @@ class SpeedOrder(NamedTuple):
 
 
 def find_parts(names: str | None, device: str) -> tuple[str, ...]:
-    """Names with commas between them; by default what the device is for."""
+    """Parse part names separated by commas; by default the parts for the device."""
     if names is None:
         return tuple(ON_SHAPES) if device == "cuda" else ("embedded",)
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    for name in asked:
+    requested = [name.strip() for name in names.split(",") if name.strip()]
+    for name in requested:
         if name not in PARTS:
             raise ConfigError(f"parts names {name!r}; {suggest(name, PARTS)}")
-    if not asked:
+    if not requested:
         raise ConfigError(f"parts is empty; name at least one of {', '.join(PARTS)}")
-    return tuple(part for part in PARTS if part in asked)
+    return tuple(part for part in PARTS if part in requested)
 
 
 def module_of(part: str) -> ModuleType:
@@ -85,14 +85,14 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 Notify = Callable[[str], None]
 Finished = Callable[[str, Mapping[str, Any]], None]
-"""Told of every part as it ends, with everything that is known by then."""
+"""Callback after every part, with all results so far."""
 
 
 def run_speed(order: SpeedOrder, *, report: Notify, finished: Finished) -> dict[str, Any]:
-    """A part that fails is told, and the others are measured all the same."""
+    """Run the parts. The failure of one is recorded, and the others still run."""
     embedded.check_trl(order.trl_python, order.device)
     if order.trl_python is not None and "embedded" not in order.parts:
-        raise ConfigError(f"trl-python is given but parts is {', '.join(order.parts)}; only part embedded runs TRL by another python")
+        raise ConfigError(f"trl-python is given but parts is {', '.join(order.parts)}; only part embedded runs TRL in another environment")
     device = choose_device(order.device)
     small = device.type != "cuda"
     default = TINY.name if small else f"{SMOLLM2_135M.name},{QWEN2_500M.name}"
@@ -111,7 +111,7 @@ def run_speed(order: SpeedOrder, *, report: Notify, finished: Finished) -> dict[
     }
     started = time.perf_counter()
 
-    def told(line: str) -> None:
+    def report_with_time(line: str) -> None:
         report(f"[{time.perf_counter() - started:5.0f} s] {line}")
 
     bench: Bench | None = None
@@ -125,11 +125,11 @@ def run_speed(order: SpeedOrder, *, report: Notify, finished: Finished) -> dict[
                     seed=order.seed,
                     device=order.device,
                     trl_python=order.trl_python,
-                    report=told,
+                    report=report_with_time,
                 )
             else:
                 if bench is None:
-                    bench = Bench(device, shapes, order.repeats, order.seed, measure_ceilings(device), told)
+                    bench = Bench(device, shapes, order.repeats, order.seed, measure_ceilings(device), report_with_time)
                     result["ceilings"] = bench.ceilings.to_json()
                 found = module_of(part).measure(bench)
         except ConfigError:
@@ -139,6 +139,6 @@ def run_speed(order: SpeedOrder, *, report: Notify, finished: Finished) -> dict[
         else:
             result["parts"][part] = found
         result["part_seconds"][part] = time.perf_counter() - began
-        told(f"part {part} took {result['part_seconds'][part]:.0f} s")
+        report_with_time(f"part {part} took {result['part_seconds'][part]:.0f} s")
         finished(part, result)
     return result

@@ -1,4 +1,4 @@
-"""Part `sampling`: a batch of responses, ours plain and fast beside `generate`, and how far each is from what memory allows."""
+"""Part `sampling`: a batch of responses, our plain and fast sampler and `generate`, compared with the memory-bandwidth floor."""
 
 from dataclasses import replace
 from statistics import median
@@ -36,7 +36,7 @@ def loads(bench: Bench) -> list[Load]:
 class Floor(NamedTuple):
     prefill: float
     step: float
-    """Of one token for every row, at the mean length."""
+    """Seconds for one token of every row, at the mean length."""
 
     def whole(self, steps: int) -> float:
         return self.prefill + steps * self.step
@@ -54,7 +54,7 @@ def sampling_floor(shape: Shape, load: Load, ceilings: Ceilings, *, element: int
 
 
 def generating(model: PreTrainedModel, prompts: list[tuple[int, ...]], load: Load, *, static: bool) -> Call:
-    """The loop of transformers, every prompt repeated for its group."""
+    """The `generate` of transformers, with every prompt repeated for its group."""
     ids = torch.tensor([prompt for prompt in prompts for _ in range(load.group_size)], device=model.device)
     attention = torch.ones_like(ids)
     knobs: dict[str, Any] = {"cache_implementation": "static"} if static else {}
@@ -79,7 +79,7 @@ def generating(model: PreTrainedModel, prompts: list[tuple[int, ...]], load: Loa
 
 
 class Drawing:
-    """Ours; the seed changes with every call, and the tokens that came out are counted."""
+    """Our sampler, with a new seed per call; counts sampled tokens."""
 
     def __init__(self, policy: Policy, prompts: list[tuple[int, ...]], load: Load, dtype: str) -> None:
         self.policy, self.prompts, self.load, self.dtype = policy, prompts, load, dtype
@@ -87,16 +87,16 @@ class Drawing:
 
     def __call__(self) -> None:
         self.calls += 1
-        drawn = sample(
+        sampled = sample(
             self.policy,
             self.prompts,
             SamplingParams(group_size=self.load.group_size, max_new_tokens=self.load.response, seed=self.calls, dtype=self.dtype),
         )
-        self.tokens = int(drawn.rollouts.mask.sum())
+        self.tokens = int(sampled.rollouts.mask.sum())
 
 
 def fast_policy(policy: Policy, dtype: str) -> Policy | str:
-    """The policy with the fast sampler, or why it cannot have it."""
+    """The policy with the fast sampler, or the reason why it is unsupported."""
     from tokencredit.rollout.cuda_graph import why_not
     from tokencredit.rollout.sampler import with_sampler
 
@@ -105,7 +105,7 @@ def fast_policy(policy: Policy, dtype: str) -> Policy | str:
 
 
 def peak_with(call: Call, resident: int, device: torch.device) -> int | None:
-    """Most memory of a call, with what the contender keeps between calls (caches, graphs) and without the weights."""
+    """Peak bytes of a call, including caches and graphs held between calls, without the weights."""
     free(device)
     peak = peak_bytes(call, device, before=allocated(device))
     return None if peak is None else peak + resident
@@ -131,7 +131,7 @@ def measure_load(bench: Bench, shape: Shape, load: Load) -> Result:
     left_out = {"ours fast": fast} if isinstance(fast, str) else {}
     if load != loads(bench)[0]:
         calls.pop(STATIC)
-        left_out[STATIC] = "compiled anew for every size, which takes long; the first size stands for all"
+        left_out[STATIC] = "recompiles for every size, which is slow; only the first size is measured"
     ready: dict[str, Call] = {}
     resident: dict[str, int] = {}
     first: dict[str, float] = {}
@@ -143,7 +143,7 @@ def measure_load(bench: Bench, shape: Shape, load: Load) -> Result:
             free(bench.device)
             ready[name], resident[name] = call, allocated(bench.device) - before
             bench.report(f"  {name}: first call {ms(first[name])}")
-        except Exception as problem:  # a compiler that fails here says nothing of the others
+        except Exception as problem:  # a compiler failure must not stop the others
             left_out[name] = f"{type(problem).__name__}: {str(problem)[:200]}"
             bench.report(f"  {name}: {left_out[name]}")
     taken = in_turns(ready, bench.device, repeats=bench.repeats, warm_up=1)

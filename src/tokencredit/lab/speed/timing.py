@@ -1,7 +1,4 @@
-"""Clocks that wait for the device, contenders that take turns, and the memory a call needs.
-
-What this machine can do at best, measured in the same run, and how long a piece of work must take at least.
-"""
+"""Device-synchronized timing, peak memory, and measured hardware limits."""
 
 import gc
 import sys
@@ -26,7 +23,7 @@ def wait(device: torch.device) -> None:
 
 
 class WaitingStopwatch(Stopwatch):
-    """Waits for the device at the end of a stage, so that each is charged what it started."""
+    """Synchronizes with the device at the end of each stage, so each stage pays for its own kernels."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -41,7 +38,7 @@ class WaitingStopwatch(Stopwatch):
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Garbage collection would be charged to whichever contender is being timed."""
+    """Disable garbage collection, which would add to a random measurement."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -52,7 +49,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def seconds(call: Call, device: torch.device, *, calls: int = 1) -> float:
-    """Of one call, as the mean over `calls` of them."""
+    """Mean seconds per call over `calls` calls."""
     wait(device)
     with _nothing_collected():
         began = time.perf_counter()
@@ -73,7 +70,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def ratios(one: list[float], other: list[float]) -> dict[str, float]:
-    """Of each turn: how many times as much `one` took as `other` did beside it."""
+    """Ratios of `one` to `other`, turn by turn."""
     return spread([mine / theirs for mine, theirs in zip(one, other, strict=True)])
 
 
@@ -86,9 +83,9 @@ def in_turns(
     calls: int = 1,
     after: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """Seconds per call of each, one of each in turn, so that a slow spell of the machine falls on all of them.
+    """Seconds per call of each, measured in turn, so a slow phase of the machine affects all of them.
 
-    `after` is told the name of each contender that has had its turn.
+    `after` is called with the name of each implementation after its turn.
     """
     for _ in range(warm_up):
         for call in contenders.values():
@@ -102,7 +99,7 @@ def in_turns(
 
 
 def enough_calls(call: Call, device: torch.device, *, at_least: float = 0.02, most: int = 50) -> int:
-    """How many calls make a measurement that is long beside the clock's own cost."""
+    """How many calls make a measurement long compared with the clock's overhead."""
     call()
     return max(1, min(most, round(at_least / max(seconds(call, device), 1e-6))))
 
@@ -118,7 +115,7 @@ def allocated(device: torch.device) -> int:
 
 
 def peak_bytes(call: Call, device: torch.device, *, before: int = 0) -> int | None:
-    """Most memory that was in use during the call, less `before`; None where the device does not count it."""
+    """Peak bytes during the call, less `before`; None if the device does not count them."""
     if device.type != "cuda":
         call()
         return None
@@ -130,12 +127,12 @@ def peak_bytes(call: Call, device: torch.device, *, before: int = 0) -> int | No
 
 
 def ran_out(problem: Exception) -> bool:
-    """Of memory: raised by torch, or by the engine once half of a pass did not fit either."""
+    """Whether this is an out-of-memory error, of torch or of our retry with half a pass."""
     return is_out_of_memory(problem) or (isinstance(problem, GuardError) and "out of memory" in str(problem))
 
 
 class Tried(NamedTuple):
-    """One setting of a contender: what a call took, or why it could not."""
+    """One setting of an implementation: seconds of a call, or why it failed."""
 
     seconds: float | None
     peak: int | None
@@ -145,7 +142,7 @@ class Tried(NamedTuple):
 
 
 def try_once(make: Callable[[], Call], device: torch.device) -> Tried:
-    """Built, warmed up, timed and thrown away; a setting that does not fit into memory is told, not raised."""
+    """Build, warm up, time and free an implementation; out of memory is recorded, not raised."""
     free(device)
     before = allocated(device)
     call: Call | None = None
@@ -165,7 +162,7 @@ def try_once(make: Callable[[], Call], device: torch.device) -> Tried:
 
 
 class Ceilings(NamedTuple):
-    """Best of several tries: of matrix products, and of a copy (bytes read and bytes written)."""
+    """The best of several tries: matrix products, and a copy (bytes read and written)."""
 
     flops_per_second: float
     bytes_per_second: float
@@ -175,7 +172,7 @@ class Ceilings(NamedTuple):
         return self._asdict()
 
     def floor(self, *, flops: float, moved: float) -> float:
-        """Seconds that the work takes at least: the longer of its arithmetic and its traffic."""
+        """The least seconds of the work: the larger of arithmetic and memory traffic."""
         return max(flops / self.flops_per_second, moved / self.bytes_per_second)
 
 

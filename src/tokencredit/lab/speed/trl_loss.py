@@ -1,4 +1,4 @@
-"""The loss path of TRL's GRPOTrainer on rollouts that are there already: its scoring, its loss, its optimizer.
+"""The loss path of TRL's GRPOTrainer on given rollouts: its scoring, its loss, its optimizer.
 
 The trainer is built by its own constructor and its own methods are called, as its training loop calls them; sampling,
 rewards, data loading and logging are left out. Needs trl (extra trl). What trl imports and this path never uses
@@ -31,7 +31,7 @@ def why_no_trl() -> str | None:
 
 
 class _Rows:
-    """As much of a dataset as a trainer that never reads it asks for."""
+    """A minimal dataset for a trainer that never reads it."""
 
     cache_files: tuple[str, ...] = ()
 
@@ -124,7 +124,7 @@ class TrlPath:
         rows = len(plan.steps[0].rows)
         self.accumulated = -(-rows // knobs.rows_per_pass)
         on_cpu = model.device.type == "cpu"
-        # The trainer asks for a folder, and is never told to write into it.
+        # The trainer requires an output folder; nothing is written to it.
         with tempfile.TemporaryDirectory() as scratch:
             self.trainer = self.trl.trainer(
                 model=model,
@@ -172,7 +172,7 @@ class TrlPath:
         }
 
     def score(self) -> Tensor:
-        """Old log-probs, as they are found after sampling."""
+        """Old log-probs, as TRL computes them after sampling."""
         batch = self.batch
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
         attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
@@ -203,7 +203,7 @@ class TrlPath:
         return norms
 
     def __call__(self) -> list[float]:
-        """The whole of it; `stages` then holds the seconds of each. Advantages are given, so that there is nothing to credit."""
+        """Run all stages; `stages` then holds the seconds of each. Advantages are given, so there is no credit stage."""
         watch = WaitingStopwatch(self.batch["advantages"].device)
         with watch.stage("score"):
             old_logp = self.score()

@@ -1,11 +1,7 @@
-"""Part `update`: score, credit and four optimizer steps on a batch that is given, ours and TRL's loss path in turn.
+"""Part `update`: score, credit and four optimizer steps on a given batch, ours and TRL's in turn.
 
-Whether contenders did the same work: gradient norms of every optimizer step, side by side.
-
-A finding that is not timed: what TRL's gradient is when prompts differ in length and are padded on the left.
-
-A query of the padding may see nothing. Attention kernels must cope with that; cuDNN's backward, which torch prefers on Hopper
-GPUs from 2.11 on, gives nan for rows whose length leaves 64 over after division by 128 (pytorch issue 196678).
+Gradient norms of every optimizer step prove that all implementations did the same work. A separate check, not timed, covers TRL with
+left-padded prompts.
 """
 
 import math
@@ -22,11 +18,11 @@ from tokencredit.lab.speed.trl_loss import load_trl, why_no_trl
 from tokencredit.lab.speed.workload import Batch, Bench, Load, Result, Shape, Shown, gib, make_batch, ms, percent, times, update_flops
 
 TOLERANCE = 0.02
-"""Of a gradient norm: bfloat16 passes that add up in different orders differ by far less."""
+"""Relative, for gradient norms; bfloat16 sums in different orders differ by far less."""
 
 
 def broken(norms: Sequence[float], right: Sequence[float] | None = None) -> str | None:
-    """Why these gradient norms discredit the contender that computed them; None: they do not. Without `right` they must only be finite."""
+    """Why these gradient norms are wrong, or None. Without `right` they must only be finite."""
     if not norms or not all(math.isfinite(norm) for norm in norms):
         bad = next((norm for norm in norms if not math.isfinite(norm)), None)
         return "broken: no gradient" if bad is None else f"broken: gradient is {bad}"
@@ -39,13 +35,17 @@ def broken(norms: Sequence[float], right: Sequence[float] | None = None) -> str 
 
 
 def written(norms: Sequence[float]) -> list[float | str]:
-    """JSON knows no nan."""
+    """NaN and infinity as strings, which JSON lacks."""
     return [norm if math.isfinite(norm) else str(norm) for norm in norms]
 
 
 @contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Torch then takes another of its attention kernels."""
+    """Make torch choose another attention kernel than cuDNN's.
+
+    A left-padded row has queries that attend to nothing. cuDNN's backward, which torch >= 2.11 prefers on Hopper GPUs, then gives NaN if
+    the row length modulo 128 is 64 (pytorch issue 196678).
+    """
     was = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -55,11 +55,11 @@ def without_cudnn_attention() -> Iterator[None]:
 
 
 def loads(bench: Bench) -> tuple[Load, Load]:
-    """Rows of 576 tokens, which leave 64 over, and of 512."""
+    """Rows of 576 tokens (64 modulo 128), and of 512."""
     return (Load(4, 4, 6, 12), Load(4, 4, 6, 10)) if bench.small else (Load(4, 8, 64, 512), Load(4, 8, 64, 448))
 
 
-def look(bench: Bench, name: str, load: Load, kernels: AbstractContextManager[None]) -> dict[str, Any]:
+def check_left_padding(bench: Bench, name: str, load: Load, kernels: AbstractContextManager[None]) -> dict[str, Any]:
     shape = bench.shapes[0]
     batch = make_batch(shape, load, device=bench.device, seed=bench.seed, ragged_prompts=True)
     config = bench_config(bench, load, "dapo", max_tokens=load.rows * load.positions)
@@ -81,12 +81,12 @@ def look(bench: Bench, name: str, load: Load, kernels: AbstractContextManager[No
     }
 
 
-def look_at_left_padding(bench: Bench) -> list[dict[str, Any]]:
+def check_left_padding_cases(bench: Bench) -> list[dict[str, Any]]:
     wide, narrow = loads(bench)
     return [
-        look(bench, "kernels as torch chooses them", wide, nullcontext()),
-        look(bench, "without cuDNN's attention", wide, without_cudnn_attention()),
-        look(bench, "kernels as torch chooses them", narrow, nullcontext()),
+        check_left_padding(bench, "kernels as torch chooses them", wide, nullcontext()),
+        check_left_padding(bench, "without cuDNN's attention", wide, without_cudnn_attention()),
+        check_left_padding(bench, "kernels as torch chooses them", narrow, nullcontext()),
     ]
 
 
@@ -98,18 +98,18 @@ def _lengths(batch: Batch, load: Load) -> dict[str, Any]:
 
 
 def same_work(name: str) -> bool:
-    """DelTA gives tokens other credit, so that its gradient is another one."""
+    """Whether the gradient must equal dapo's; DelTA's credit, and so its gradient, differs."""
     return "delta" not in name
 
 
 def verdicts(norms: Mapping[str, list[float]]) -> dict[str, str | None]:
-    """Who computes something else than ours, and so is no one to compare with."""
+    """Implementations whose gradient differs from ours, which rules out a comparison."""
     right = norms.get("ours dapo")
     return {name: broken(found, right if same_work(name) else None) for name, found in norms.items()}
 
 
 def measure_shape(bench: Bench, shape: Shape, *, even: bool) -> Result:
-    """Even lengths leave nothing to pad: what then is left of the difference is not padding's."""
+    """Measure one model. With `even` lengths there is no padding, so it explains no difference."""
     load = load_of(bench, shape)
     batch = make_batch(shape, load, device=bench.device, seed=bench.seed, even=even)
     bench.report(f"update: {shape.name}, {load.rows} rows of {'even' if even else 'ragged'} length, {batch.all_tokens} tokens")
@@ -166,7 +166,7 @@ def measure_shape(bench: Bench, shape: Shape, *, even: bool) -> Result:
 
 
 def compare(rows: Mapping[str, Any], taken: Mapping[str, list[float]]) -> dict[str, Any]:
-    """How many times as long TRL takes, and what part of its memory ours needs, for every pair that is not broken."""
+    """TRL's time over ours, and our share of its memory, for every pair without a wrong gradient."""
     found: dict[str, Any] = {}
     sound = [name for name, row in rows.items() if not row["broken"]]
     for ours in (name for name in sound if name.startswith("ours")):
@@ -180,17 +180,17 @@ def compare(rows: Mapping[str, Any], taken: Mapping[str, list[float]]) -> dict[s
 def measure(bench: Bench) -> Result:
     shown = [(shape, False) for shape in bench.shapes] + [(bench.shapes[0], True)]
     return {
-        "what": f"score + credit + {OPTIMIZER_STEPS} optimizer steps on one given batch; prompts of one length; every update was run "
-        "twice before it was timed; compile_seconds is what first calls took beyond later ones, paid by whoever comes first",
+        "what": f"score + credit + {OPTIMIZER_STEPS} optimizer steps on one given batch; prompts of one length; every update ran "
+        "twice before it was timed; compile_seconds is the extra time of first calls, paid by the implementation that compiles first",
         "formula": "model FLOPs = 4 x forward (scoring 1, forward and backward 3); forward = 2 x layer weights x tokens "
         "+ 4 x layers x width x causal pairs + 2 x head weights x predicted tokens; over the measured matrix-product peak",
         "runs": [measure_shape(bench, shape, even=even) for shape, even in shown],
-        "findings": look_at_left_padding(bench) if why_no_trl() is None else [],
+        "findings": check_left_padding_cases(bench) if why_no_trl() is None else [],
     }
 
 
 def _norm(norms: list[float | str]) -> str:
-    """Of the first optimizer step."""
+    """The gradient norm of the first optimizer step."""
     first = norms[0] if norms else "-"
     return first if isinstance(first, str) else f"{first:.4g}"
 
@@ -222,7 +222,7 @@ def show(result: Result) -> list[Shown]:
         if run["trl"].get("why_not"):
             notes.append(f"TRL is left out: {run['trl']['why_not']}")
         if run["graphs_compiled_during_turns"]:
-            notes.append(f"{run['graphs_compiled_during_turns']} graphs were compiled while time was taken: measure again")
+            notes.append(f"{run['graphs_compiled_during_turns']} graphs were compiled during the measurement: measure again")
         compiling = sum(row["compile_seconds"] for row in run["contenders"].values())
         notes.append(f"first calls took {compiling:.1f} s beyond later ones (compiling, choosing kernels, allocating)")
         tables.append(

@@ -19,7 +19,7 @@ from tokencredit.trainer.step import PolicyTrainer
 RECIPES = ("dapo", "delta", "cancellation")
 OTHER = "between stages"
 WARM_UP = 2
-"""Steps of every recipe that are not counted."""
+"""Warm-up steps of every recipe."""
 
 
 def load_of(bench: Bench) -> Load:
@@ -72,7 +72,7 @@ class Training:
         self.tokens.append(0 if not batch.trained or batch.credited is None else int(batch.credited.rollouts.mask.sum()))
 
     def forget(self) -> None:
-        """What was measured so far was a warm-up."""
+        """Discard the measurements of the warm-up."""
         self.seconds.clear()
         self.tokens.clear()
 
@@ -92,7 +92,7 @@ class Training:
         }
 
     def chosen(self) -> dict[str, Any]:
-        """What the configuration's autos came to on this machine."""
+        """What the `auto` settings resolved to on this machine."""
         sampler = self.trainer.policy.sampler
         named = "plain" if sampler is None else type(sampler).__name__
         return self.trainer.mode._asdict() | {"sampler": named, "dtype": self.trainer.config.dtype}
@@ -157,5 +157,5 @@ def show(result: Result) -> list[Shown]:
         "chosen: " + ", ".join(f"{name} {value}" for name, value in recipes["dapo"]["chosen"].items()),
     ]
     if result["graphs_compiled_during_turns"]:
-        notes.append(f"{result['graphs_compiled_during_turns']} graphs were compiled while time was taken: measure again")
+        notes.append(f"{result['graphs_compiled_during_turns']} graphs were compiled during the measurement: measure again")
     return [Shown(title, ("", *recipes), rows, tuple(notes))]

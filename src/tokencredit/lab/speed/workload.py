@@ -1,7 +1,4 @@
-"""What the speed benchmark works on, without a model or data on disk, and the form in which its parts show results.
-
-Rollouts of ragged length, policies of random weights in the shape of known models, and a task of random rewards.
-"""
+"""Synthetic workloads of the speed benchmark (models with random weights, batches, a task), and formatting of its results."""
 
 import math
 import random
@@ -62,14 +59,14 @@ SHAPES = {shape.name: shape for shape in (TINY, SMOLLM2_135M, QWEN2_500M)}
 
 
 def find_shapes(names: str) -> tuple[Shape, ...]:
-    """Names with commas between them."""
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    for name in asked:
+    """Parse shape names separated by commas."""
+    requested = [name.strip() for name in names.split(",") if name.strip()]
+    for name in requested:
         if name not in SHAPES:
             raise ConfigError(f"shapes names {name!r}; {suggest(name, SHAPES)}")
-    if not asked:
+    if not requested:
         raise ConfigError(f"shapes is empty; name at least one of {', '.join(SHAPES)}")
-    return tuple(SHAPES[name] for name in dict.fromkeys(asked))
+    return tuple(SHAPES[name] for name in dict.fromkeys(requested))
 
 
 def config_of(shape: Shape, *, positions: int) -> LlamaConfig | Qwen2Config:
@@ -122,7 +119,7 @@ def update_flops(shape: Shape, rows: Sequence[Row]) -> float:
 
 
 class Load(NamedTuple):
-    """How much work: a batch of groups, and how long prompts and responses may be."""
+    """The size of a batch: groups, and limits of prompt and response length."""
 
     groups: int
     group_size: int
@@ -159,18 +156,18 @@ class Batch(NamedTuple):
 def make_batch(shape: Shape, load: Load, *, device: torch.device, seed: int, even: bool = False, ragged_prompts: bool = False) -> Batch:
     """Responses of an eighth to the whole of their limit; `even` makes all as long as may be.
 
-    Prompts are of one length, or, `ragged_prompts`, of half to the whole of their limit. Every group holds both rewards: one without
-    a spread teaches nothing, and would be skipped by us alone.
+    Prompts are of one length, or, `ragged_prompts`, of half to the whole of their limit. Every group holds both rewards: a group
+    with equal rewards has no gradient, and only our code would skip it.
     """
-    drawn = random.Random(seed)
+    generator = random.Random(seed)
     prompts, lengths, score = [], [], []
     for _ in range(load.groups):
-        width = drawn.randint(max(1, load.prompt // 2), load.prompt) if ragged_prompts else load.prompt
-        prompt = tuple(drawn.randrange(1, shape.vocab - 1) for _ in range(width))
+        width = generator.randint(max(1, load.prompt // 2), load.prompt) if ragged_prompts else load.prompt
+        prompt = tuple(generator.randrange(1, shape.vocab - 1) for _ in range(width))
         prompts += [prompt] * load.group_size
-        lengths += [load.response if even else drawn.randint(max(1, load.response // 8), load.response) for _ in range(load.group_size)]
-        right = drawn.randint(1, load.group_size - 1)
-        score += drawn.sample([1.0] * right + [0.0] * (load.group_size - right), load.group_size)
+        lengths += [load.response if even else generator.randint(max(1, load.response // 8), load.response) for _ in range(load.group_size)]
+        right = generator.randint(1, load.group_size - 1)
+        score += generator.sample([1.0] * right + [0.0] * (load.group_size - right), load.group_size)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(1, shape.vocab - 1, (load.rows, load.response), generator=generator)
     length = torch.tensor(lengths)
@@ -223,15 +220,16 @@ def save_model(shape: Shape, folder: Path, *, device: torch.device, load: Load, 
 
 
 class RandomRewards:
-    """Prompts of random tokens; a response is right or wrong by the parity of what it says."""
+    """Prompts of random tokens; the parity of a response decides whether it is right."""
 
     def __init__(self, vocab: int, prompt: int) -> None:
         self.vocab, self.prompt = vocab, prompt
 
     def problems(self, count: int, *, split: Split, seed: int) -> list[Problem]:
-        drawn = random.Random(f"{split} {seed}")
+        generator = random.Random(f"{split} {seed}")
         return [
-            Problem(prompt=" ".join(f"t{drawn.randrange(1, self.vocab - 1)}" for _ in range(self.prompt)), answer="") for _ in range(count)
+            Problem(prompt=" ".join(f"t{generator.randrange(1, self.vocab - 1)}" for _ in range(self.prompt)), answer="")
+            for _ in range(count)
         ]
 
     def grade(self, problem: Problem, response: str) -> float:
@@ -244,7 +242,7 @@ class RandomRewards:
 class Bench(NamedTuple):
     device: torch.device
     shapes: tuple[Shape, ...]
-    """The first is measured by every part that measures models, the others by those that compare them."""
+    """Parts that measure one model use the first shape; parts that compare models use all."""
     repeats: int
     seed: int
     ceilings: Ceilings
@@ -252,7 +250,7 @@ class Bench(NamedTuple):
 
     @property
     def small(self) -> bool:
-        """On a CPU the same code runs on little work: that tests the benchmark, and says nothing of speed."""
+        """On a CPU the benchmark runs on little work: a test of the code, not a measurement."""
         return self.device.type != "cuda"
 
     @property

@@ -24,7 +24,7 @@ from tokencredit.config.resolve import to_toml
 from tokencredit.config.train import TrainConfig
 from tokencredit.lab.compare.design import PlannedRun, make_arm, make_design, read_recipes, reported_runs
 from tokencredit.lab.compare.pairs import accuracy_at, common_horizon, values
-from tokencredit.lab.compare.results import Code, Row, look
+from tokencredit.lab.compare.results import Code, Row, inspect_run
 from tokencredit.lab.compare.statistics import Bounds, Paired, paired
 from tokencredit.models import anchored, pinned_name
 from tokencredit.storage.run_dir import RunDir
@@ -54,7 +54,7 @@ class Test(NamedTuple):
     measure: str
     expected: Expected
     decides: bool = True
-    """Or is only told."""
+    """False: reported, but not part of the verdict."""
     margin: float = 0.0
     """For "no worse"."""
 
@@ -68,14 +68,14 @@ class Claim(NamedTuple):
 
 
 class Study(NamedTuple):
-    """Claims of one paper that are told together, from the same runs."""
+    """Claims of one paper, reported together from the same runs."""
 
     name: str
     paper: str
     arms: dict[str, tuple[str, ...]]
     """Setting -> recipes."""
     columns: tuple[str, ...]
-    """Measures told of every recipe by itself."""
+    """Measures reported per recipe."""
     claims: tuple[Claim, ...]
     names: Mapping[str, str] = MappingProxyType({})
     """Short names of recipes for the tables."""
@@ -126,7 +126,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 CHEAP = "--diagnose.every 0 --tokens-every 0 --save-every 0 --threads 1"
-"""Only the numbers of a run are wanted; settings that look through the microscope say so after this."""
+"""Defaults of all runs: no microscope, no saved tokens. Settings with microscope observations override them."""
 
 
 def place(setting: str, model: str) -> str:
@@ -181,7 +181,7 @@ FORMAT, DECISIVE = ("preamble", "separator"), ("result",)
 def harvest(run: PlannedRun, runs: Path, code: Code, *, any_code: bool = False) -> Row | None:
     """None where the run is missing, half-written, or of other settings; or of other code, unless any will do."""
     folder = runs / run.path
-    found = look(folder, run, code)
+    found = inspect_run(folder, run, code)
     if found.row is None or (found.state != "done" and not any_code):
         return None
     metrics = RunDir(folder).read("metrics.jsonl")
@@ -210,7 +210,7 @@ def jitter(curve: Sequence[float]) -> float | None:
 
 
 def seen_of(written: Mapping[str, Any]) -> dict[str, float | None]:
-    """What one look through the microscope says of tax, drift and where the update went."""
+    """Tax, drift and the location of the update, from one microscope observation."""
     found = {finding["name"]: finding for finding in written["findings"]}
     tax, drift = found["tax"]["numbers"], found["drift"]["numbers"]
     shares = {row["token_class"]: row["kl_share"] for row in found["tax"]["tables"]["by_class"]}
@@ -235,7 +235,7 @@ def known_sum(shares: Mapping[str, float | None], classes: Iterable[str]) -> flo
 class Measure(NamedTuple):
     title: str
     kind: str
-    """percent: told in points; ratio: a log ratio, told as a factor; number: as it is."""
+    """percent: shown in points; ratio: a log ratio, shown as a factor; number: as it is."""
 
 
 MEASURES: dict[str, Measure] = {
@@ -261,7 +261,7 @@ MEASURES: dict[str, Measure] = {
     "first_moved_decisive": Measure("KL on decisive, first look", "percent"),
 }
 CEILING = {"final", "pass_at_k", "pass_at_4", "equal_rollouts"}
-"""Shares of problems solved: where all arms are at the top there is nothing to tell."""
+"""Shares of solved problems; they are not testable if all arms reach the ceiling."""
 OF_ROWS = {"mean_entropy", "silenced", "pass_at_4", "jitter"}
 OF_LOOKS = {"tax_format", "tax_any", "moved", "drift_ratio", "drift_equal", "moved_format", "moved_decisive"}
 FIRST = "first_"

@@ -42,8 +42,8 @@ def effect(found: Mapping[str, Any] | None, limit: float) -> str:
     if found is None:
         return "–"
     t = found["t"]
-    told = f"{found['mean']:+.3f} ({'–' if t is None else f'{t:+.1f}'})"
-    return f"**{told}**" if t is not None and abs(t) > limit else told
+    cell_text = f"{found['mean']:+.3f} ({'–' if t is None else f'{t:+.1f}'})"
+    return f"**{cell_text}**" if t is not None and abs(t) > limit else cell_text
 
 
 def of_method(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any] | None:
@@ -138,8 +138,8 @@ def classes(checkpoints: Checkpoints) -> Iterator[str]:
         for row in one["agreement"]["rows"]:
             sides = [(row["by_class"].get(of) or {}).get(side) for of in named for side in ("positive", "negative")]
             if row["same_credit_as"] is None and len({round(side, 3) for side in sides if side is not None}) > 1:
-                told = ["–" if side is None else f"{side:.2f}" for side in sides]
-                rows.append([row["method"], *(f"{told[i]} / {told[i + 1]}" for i in range(0, len(told), 2))])
+                cell_text = ["–" if side is None else f"{side:.2f}" for side in sides]
+                rows.append([row["method"], *(f"{cell_text[i]} / {cell_text[i + 1]}" for i in range(0, len(cell_text), 2))])
         share = ["*of sum A\\*²*", *(f"*{100 * one['truth']['classes'][of]['share_of_square']:.0f} %*" for of in named)]
         yield f"{name}:\n\n" + table(["credit", *named], [share, *rows])
 
@@ -158,7 +158,7 @@ def oracle(checkpoints: Checkpoints) -> str:
 
 
 def taken_apart(checkpoints: Checkpoints) -> Checkpoints:
-    """Those whose file tells failures; older files do not."""
+    """Checkpoints whose file has failure kinds; older files have none."""
     return {name: one for name, one in checkpoints.items() if "anatomy" in one}
 
 
@@ -182,12 +182,12 @@ def examples(checkpoints: Checkpoints) -> Iterator[str]:
             for example in row["examples"][:1]:
                 response = one["anatomy"]["responses"][example["response"]]
                 verdict = "right" if response["right"] else "wrong"
-                told = f"a {verdict} response, 1 - cos = {example['disagreement']:.2f}, number {example['rank']} of {example['of']}"
-                yield f"{name}, {row['method']}: {told}\n\n{picture(response, example)}\n{decided(row['method'], response, example)}"
+                cell_text = f"a {verdict} response, 1 - cos = {example['disagreement']:.2f}, number {example['rank']} of {example['of']}"
+                yield f"{name}, {row['method']}: {cell_text}\n\n{picture(response, example)}\n{decided(row['method'], response, example)}"
 
 
 def picture(response: Mapping[str, Any], example: Mapping[str, Any]) -> str:
-    """A* is marked where it is told apart from 0 alone: noise would fill the line."""
+    """Mark A* only where it differs significantly from 0; noise would fill the line."""
     texts = [repr(text)[1:-1] for text in response["text"]]
     truth = [value if kind not in ("undecided", None) else 0 for value, kind in zip(response["truth"], example["kind"], strict=True)]
     lines = [("", f"{response['prompt']} ", texts)]
@@ -220,19 +220,19 @@ def decided(method: str, response: Mapping[str, Any], example: Mapping[str, Any]
 
 
 def with_more(first: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Methods of `later` that `first` does not have. Policy and truth tell whether both were measured on the same rollouts."""
+    """Methods of `later` that `first` does not have. Policy and truth show whether both were measured on the same rollouts."""
     if (first["truth"], first["policy"]) != (later["truth"], later["policy"]):
         sys.exit(
             f"credit_tables: {first['model']} and {later['model']} were not measured on the same rollouts; give them columns of their own"
         )
-    told = copy.deepcopy(first)
-    pairs = [(told[part], later[part]) for part in ("agreement", "anatomy") if part in told and part in later]
-    if told["gradient"] and later["gradient"]:
-        pairs += [(told["gradient"][part], later["gradient"][part]) for part in ("batches", "groups")]
+    cell_text = copy.deepcopy(first)
+    pairs = [(cell_text[part], later[part]) for part in ("agreement", "anatomy") if part in cell_text and part in later]
+    if cell_text["gradient"] and later["gradient"]:
+        pairs += [(cell_text["gradient"][part], later["gradient"][part]) for part in ("batches", "groups")]
     for mine, other in pairs:
         known = {row["method"] for row in mine["rows"]}
         mine["rows"] += [row for row in other["rows"] if row["method"] not in known]
-    return told
+    return cell_text
 
 
 PARTS: Mapping[str, Callable[[Checkpoints], str]] = {

@@ -80,8 +80,8 @@ def pairs(table: list[dict[str, Any]], identity: str, *buckets: str) -> dict[str
     }
 
 
-def look(folder: Path, step: int) -> dict[str, Any]:
-    """The numbers this experiment is about, from the files of one look."""
+def observed_numbers(folder: Path, step: int) -> dict[str, Any]:
+    """The numbers of this experiment from the files of one microscope observation."""
     written = json.loads((folder / "findings" / f"step-{step:06}.json").read_text())
     found = {finding["name"]: finding for finding in written["findings"]}
     rows, flips, table = tokens_of(folder, step), found["flips"]["numbers"], found["coupling"]["tables"]["pairs"]
@@ -121,14 +121,14 @@ def one_seed(base: str, seed: int, scratch: Path, arms: dict[str, str]) -> list[
     common = f"{BASES[base]} --seed {seed} {NO_EVALUATION} {LOOK}"
     steady = train_run(f"--recipe dapo --steps 40 --keep-every 20 --diagnose.every 20 {common}", scratch / f"{base}-{seed}")
     commit = json.loads((steady / "env.json").read_text())["commit"]
-    rows = [{"arm": "run", "start": step - 1, **look(steady, step)} for step in (1, 20, 40)]
+    rows = [{"arm": "run", "start": step - 1, **observed_numbers(steady, step)} for step in (1, 20, 40)]
     # The last of two equal flags counts. Another seed, so that the checkpoint does not meet the prompts of the run's first step again.
     starts = {0: "", 20: f"--model {steady / 'checkpoints' / 'step-000020'} --seed {1000 + seed}"}
     for start, other in starts.items():
         for arm, flags in arms.items():
             worth = VALUE if arm == "shuffled" else ""
             folder = train_run(f"{flags} {common} {other} --steps 1 --diagnose.every 1 {worth}", scratch / f"{base}-{seed}-{start}-{arm}")
-            rows.append({"arm": arm, "start": start, **look(folder, 1)})
+            rows.append({"arm": arm, "start": start, **observed_numbers(folder, 1)})
     return [{"base": base, "seed": seed, "commit": commit, **row} for row in rows]
 
 
@@ -300,8 +300,8 @@ def write_rollouts(policy: Policy, file: Path, *, prompts: int, group_size: int,
     """Returns the share of right answers."""
     rng = Random(seed)
     terms = [(rng.randrange(10, 100), rng.randrange(10, 100)) for _ in range(prompts)]
-    asked = [policy.encode(f"{SHOTS}{left}+{right}=") for left, right in terms]
-    rollouts = sample(policy, asked, SamplingParams(group_size=group_size, max_new_tokens=8, seed=seed)).rollouts
+    encoded = [policy.encode(f"{SHOTS}{left}+{right}=") for left, right in terms]
+    rollouts = sample(policy, encoded, SamplingParams(group_size=group_size, max_new_tokens=8, seed=seed)).rollouts
     ids = [rollouts.tokens[row][rollouts.mask[row]].tolist() for row in range(len(rollouts.prompts))]
     right = [policy.decode(ids[row]).strip() == str(sum(terms[int(rollouts.group[row])])) for row in range(len(ids))]
     classes = [["end" if token in policy.end_tokens else "answer" for token in row] for row in ids]

@@ -235,7 +235,7 @@ def _train(studies: list[Study], runs: list[PlannedRun], options: argparse.Names
         for study in changed:
             own = [planned for planned in runs if belongs(planned.base, planned.arm, study)]
             there = [rows[planned.key] for planned in own if planned.key in rows]
-            failed = [failure.run.told for failure in failures_of([planned for planned in own if planned.key not in rows], folder)]
+            failed = [failure.run.description for failure in failures_of([planned for planned in own if planned.key not in rows], folder)]
             document = {
                 "study": study.name,
                 "paper": study.paper,
@@ -272,7 +272,7 @@ def _refuse_to_forget(out: Path, studies: list[Study], seeds: set[int]) -> None:
             kept = {row["seed"] for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
             if lost := sorted(kept - seeds):
                 sys.exit(
-                    f"{file} holds seed {lost[0]}, which was not asked for and would be dropped; ask for it too, or name another --out"
+                    f"{file} holds seed {lost[0]}, which this command does not include and would drop; include it, or name another --out"
                 )
 
 

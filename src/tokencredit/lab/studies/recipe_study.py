@@ -93,8 +93,8 @@ def flags_of(study: dict[str, Any], kind: str | None) -> dict[str, str]:
     given = rates(study, kind)
     if not given:
         sys.exit(f"--kind {kind}: the study tuned nothing on such a base; it has {', '.join(study['design']['bases'])}")
-    told = ",".join(at_rate(recipe, given[recipe]) for recipe in recipes)
-    return {"--recipes": told, "--reference": at_rate(reference, given[reference]), **common}
+    recipe_flag = ",".join(at_rate(recipe, given[recipe]) for recipe in recipes)
+    return {"--recipes": recipe_flag, "--reference": at_rate(reference, given[reference]), **common}
 
 
 def elsewhere() -> None:
@@ -128,7 +128,7 @@ FIRST_SEEDS = {"tuning": 300, "test": 400}
 
 def run_comparison(part: str, recipes: Sequence[str], base: str, options: argparse.Namespace, rest: Sequence[str]) -> dict[str, Any]:
     out = options.out / part
-    asked = {
+    options_of_run = {
         "--recipes": ",".join(recipes),
         "--reference": recipes[0],
         "--models": base,
@@ -137,29 +137,29 @@ def run_comparison(part: str, recipes: Sequence[str], base: str, options: argpar
         **SAME_FOR_ALL,
         "--out": str(out),
     }
-    flags = [word for pair in asked.items() for word in pair]
+    flags = [word for pair in options_of_run.items() for word in pair]
     done = subprocess.run([sys.executable, "-m", "tokencredit", "compare", *flags, *rest], check=False)
     if done.returncode:
         sys.exit(done.returncode)
     return json.loads((out / "comparison.json").read_text(encoding="utf-8"))
 
 
-def final_and_entropy(told: Mapping[str, Any], recipe: str, rate: float) -> tuple[float, float]:
+def final_and_entropy(stored: Mapping[str, Any], recipe: str, rate: float) -> tuple[float, float]:
     """Mean final accuracy and entropy."""
-    own = [row for row in told["runs"] if row["recipe"] == at_rate(recipe, rate)]
+    own = [row for row in stored["runs"] if row["recipe"] == at_rate(recipe, rate)]
     return mean(row["after"]["sampled"] for row in own), mean(row["entropy"] for row in own)
 
 
 def best_rates(
-    told: Mapping[str, Any], references: Sequence[str], candidates: Sequence[str], rates: Sequence[float], by: str
+    stored: Mapping[str, Any], references: Sequence[str], candidates: Sequence[str], rates: Sequence[float], by: str
 ) -> dict[str, float]:
-    found = {(recipe, rate): final_and_entropy(told, recipe, rate) for recipe in (*references, *candidates) for rate in rates}
+    found = {(recipe, rate): final_and_entropy(stored, recipe, rate) for recipe in (*references, *candidates) for rate in rates}
     best = {recipe: max(rates, key=lambda rate: found[recipe, rate][0]) for recipe in (*references, *candidates)}
     if by == "entropy":
         leader = max(references, key=lambda recipe: found[recipe, best[recipe]][0])
-        asked = found[leader, best[leader]][1]
+        required = found[leader, best[leader]][1]
         for recipe in candidates:
-            enough = [rate for rate in rates if found[recipe, rate][1] >= asked]
+            enough = [rate for rate in rates if found[recipe, rate][1] >= required]
             best[recipe] = max(enough, key=lambda rate: found[recipe, rate][0]) if enough else best[recipe]
     return best
 
@@ -190,12 +190,12 @@ def fewer() -> None:
     references, candidates = options.references.split(","), options.candidates.split(",")
     rates = [float(rate) for rate in options.rates.split(",")]
     tried = [at_rate(recipe, rate) for recipe in (*references, *candidates) for rate in rates]
-    told = (
+    stored = (
         run_comparison("tuning", tried, options.kind, options, rest)
         if options.tuned is None
         else json.loads(options.tuned.read_text(encoding="utf-8"))
     )
-    best = best_rates(told, references, candidates, rates, options.choose)
+    best = best_rates(stored, references, candidates, rates, options.choose)
     reported = [at_rate(recipe, best[recipe]) for recipe in (*references, *candidates)]
     short = at_rate(f"{references[0]}:steps={FEWER}", best[references[0]])
     run_comparison("test", [*reported, short], options.other, options, rest)
@@ -206,8 +206,8 @@ def load(path: str) -> tuple[str, dict[str, Any]]:
     return Path(path).stem, json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def goal_head(told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    tries = {own["k"] for one in told for own in one["summary"]["recipes"]}
+def goal_head(stored: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    tries = {own["k"] for one in stored for own in one["summary"]["recipes"]}
     best_of = f"pass@{tries.pop() if len(tries) == 1 else 'k'}, difference"
     return (
         "from",
@@ -253,10 +253,10 @@ def short(recipe: str) -> str:
     return (name + (f": {', '.join(kept)}" if kept else "")).replace("sampling.prompts=256, sampling.group_size=1", "256 x 1")
 
 
-def goal_rows(source: str, told: dict[str, Any]) -> list[tuple[str, ...]]:
-    found, reference = [], told["design"]["reference"]
-    differences = {one["recipe"]: one["overall"] for one in told["summary"]["comparisons"]}
-    for own in told["summary"]["recipes"]:
+def goal_rows(source: str, stored: dict[str, Any]) -> list[tuple[str, ...]]:
+    found, reference = [], stored["design"]["reference"]
+    differences = {one["recipe"]: one["overall"] for one in stored["summary"]["comparisons"]}
+    for own in stored["summary"]["recipes"]:
         name, apart = own["recipe"], differences.get(own["recipe"])
         cells = [source, f"{short(name)} ({own['rates'][0]:g})", str(own["runs"]), f"{own['rollouts']['mean']:,.0f}"]
         cells.append(f"{100 * own['final']['mean']:.1f} ± {100 * own['final']['sd']:.1f}")
@@ -314,7 +314,7 @@ def finals(studies: Sequence[tuple[str, dict[str, Any]]]) -> Table:
             if row["base"] != base:
                 continue
             compared = apart.get(row["recipe"])
-            cell = f"{100 * row['area']['mean']:.1f}" if compared is None else told(compared["by_base"][base]["area"])
+            cell = f"{100 * row['area']['mean']:.1f}" if compared is None else _difference(compared["by_base"][base]["area"])
             own.setdefault(short(row["recipe"]), {})[title] = (cell, row)
     order = sorted(own, key=lambda recipe: -mean(row["area"]["mean"] for _, row in own[recipe].values()))
     head = ["recipe", *(title for title, _, _ in columns), "final", "pass@8", "end entropy"]
@@ -327,7 +327,7 @@ def finals(studies: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     return head, rows
 
 
-def told(area: dict[str, Any]) -> str:
+def _difference(area: dict[str, Any]) -> str:
     certain = area["t"] is not None and area["bonferroni_t"] is not None and abs(area["t"]) > area["bonferroni_t"]
     return f"**{points(area)}**" if certain else points(area)
 

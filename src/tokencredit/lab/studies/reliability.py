@@ -194,8 +194,8 @@ def golds_table(rows: dict[str, dict[str, Any]]) -> str:
     lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
     for name, row in rows.items():
         nonsense = ", ".join(f"`{text}` x{times}" for text, times in row.get("nonsense_right", {}).items())
-        told = [row.get(key, "") for key in ("entries", "gold", "same", "another_answer_right")]
-        lines.append(f"| {name} | {' | '.join(map(str, told))} | {nonsense} | {UNSUITED.get(name, '')} |")
+        cells_of_row = [row.get(key, "") for key in ("entries", "gold", "same", "another_answer_right")]
+        lines.append(f"| {name} | {' | '.join(map(str, cells_of_row))} | {nonsense} | {UNSUITED.get(name, '')} |")
     return "\n".join(lines) + "\n"
 
 

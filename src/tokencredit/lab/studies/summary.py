@@ -58,9 +58,9 @@ def captured(print_tables: Callable[[], object]) -> str:
 def compared(name: str, document: dict[str, Any], references: Sequence[str]) -> Iterator[Table]:
     """What `tokencredit compare` prints of a comparison, once per reference."""
     for reference in dict.fromkeys((document["design"]["reference"], *references)):
-        told = concluded({**document, "design": {**document["design"], "reference": reference}})
+        stored = concluded({**document, "design": {**document["design"], "reference": reference}})
         own = reference == document["design"]["reference"]
-        for title, head, rows in comparison_tables(told):
+        for title, head, rows in comparison_tables(stored):
             # Learning rates of a study with standings are in its table of tuned recipes.
             repeated = document.get("standings") and not title.endswith("size seen") and "standard deviation" not in title
             if not repeated and (own or "paired differences" in title):
@@ -77,21 +77,21 @@ def references_of(name: str, document: dict[str, Any]) -> list[str]:
 def comparisons(folder: Path) -> Iterator[Table]:
     """Tables of several comparisons together, and of each by itself."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
-    told = {name: one for name, one in found.items() if one.get("kind") == KIND}
-    yield Table("final accuracy and cost", *_plain(recipe_study.goal(list(told.items()))))
-    for name, one in told.items():
+    stored = {name: one for name, one in found.items() if one.get("kind") == KIND}
+    yield Table("final accuracy and cost", *_plain(recipe_study.goal(list(stored.items()))))
+    for name, one in stored.items():
         if one.get("standings"):
             yield Table(f"{name}: tuned", *_plain(recipe_study.tuned(one)))
-    for name, one in told.items():
+    for name, one in stored.items():
         if "tuning" not in name:
             yield from compared(name, one, references_of(name, one))
 
 
 def recipe_studies(folder: Path) -> Iterator[Table]:
     """As `comparisons`, with the tables of finalists in place of the differences on each base, which these hold."""
-    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    stored = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
     for names in (("comparison", "fresh-shift", "fresh-sharpen"), ("retuned-shift",)):
-        yield Table(f"finalists: {', '.join(names)}", *_plain(recipe_study.finals([(name, told[name]) for name in names])))
+        yield Table(f"finalists: {', '.join(names)}", *_plain(recipe_study.finals([(name, stored[name]) for name in names])))
     for table in comparisons(folder):
         if ": paired differences" not in table.title.partition(": ")[2]:
             yield table
@@ -136,11 +136,11 @@ def credit_parts(*parts: str) -> Callable[[Path], Iterator[Table]]:
 
 def claims(folder: Path) -> Iterator[Table]:
     documents = [(study, folder / f"{name}.json") for name, study in paper_claims.STUDIES.items()]
-    told = [(study, json.loads(file.read_text(encoding="utf-8"))) for study, file in documents]
-    for study, document in told:
+    stored = [(study, json.loads(file.read_text(encoding="utf-8"))) for study, file in documents]
+    for study, document in stored:
         for table in tables_in(paper_claims.study_report(study, document)):
             yield table._replace(title=f"{study.name}: {table.title}")
-    for table in tables_in(paper_claims.overview(told)):
+    for table in tables_in(paper_claims.overview(stored)):
         # The numbers are those of the claim's own table.
         yield Table(table.title, table.head[:3], [row[:3] for row in table.rows])
 
@@ -196,13 +196,13 @@ def make() -> None:
     options = parser.parse_args()
     if options.raw.name not in EXTRACT:
         raise ConfigError(f"{options.raw.name!r} is no study with raw files; it must be among {', '.join(EXTRACT)}")
-    told = summarize(options.raw)
-    text = json.dumps(told, ensure_ascii=False, indent=0, separators=(",", ":")).replace('",\n"', '","') + "\n"
+    stored = summarize(options.raw)
+    text = json.dumps(stored, ensure_ascii=False, indent=0, separators=(",", ":")).replace('",\n"', '","') + "\n"
     if (size := len(text.encode())) > LIMIT:
         raise ConfigError(f"the summary of {options.raw.name} has {size} bytes; at most {LIMIT} are kept in the tree")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "summary.json").write_text(text, encoding="utf-8")
-    print(f"{options.raw.name}: {len(told['tables'])} tables, {size} bytes, raw sha256 {told['raw']['sha256']}")
+    print(f"{options.raw.name}: {len(stored['tables'])} tables, {size} bytes, raw sha256 {stored['raw']['sha256']}")
 
 
 def show() -> None:
@@ -235,9 +235,9 @@ def _measured_on(result: dict[str, Any]) -> Iterator[str]:
     """Machine, versions, commit and limits."""
     machine, environment = result["machine"], result["environment"]
     versions = {name: environment["packages"].get(name) for name in ("torch", "transformers")} | machine["beside"]
-    told = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     commit = str(environment.get("commit") or "unknown")[:10] + (" with changes" if environment.get("diff") else "")
-    yield f"{machine.get('name', machine['device'])}, {result['date'][:10]}, {told}; commit {commit}; {result['repeats']} repeats."
+    yield f"{machine.get('name', machine['device'])}, {result['date'][:10]}, {packages}; commit {commit}; {result['repeats']} repeats."
     if limits := result["ceilings"]:
         yield (
             f"Measured at best in the same run: {limits['flops_per_second'] / 1e12:,.0f} TFLOP/s of {limits['dtype']} matrix products, "

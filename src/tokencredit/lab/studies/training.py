@@ -41,7 +41,7 @@ def train_run(recipe: str, seed: int, flags: str, runs: Path) -> dict[str, Any]:
     said = runs / f"{folder.name}.txt"
     with said.open("w") as output:
         process = subprocess.Popen([*command, *shlex.split(flags)], stdout=output, stderr=subprocess.STDOUT, env=environment)
-        # Waited for by hand, because only so does the system tell what this one process used.
+        # wait4 returns the resource usage of this process alone.
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -169,7 +169,7 @@ class Changed:
 
 
 class Watcher(NoCallback):
-    """Remembers the weights that the run began with, and looks at them once more after the first optimizer step."""
+    """Stores the initial weights and compares them with the weights after the first optimizer step."""
 
     def __init__(self) -> None:
         self.changed: Changed | None = None
@@ -292,8 +292,8 @@ def run_tokencredit(arguments: list[str], log: Path) -> None:
 
 
 def evaluated(model: str, config: Path, seed: int, flags: list[str], place: Path, log: Path, *, problems: int) -> Row:
-    asked = ["--problems", str(problems), "--samples", "8", "--seed", str(seed)]
-    run_tokencredit(["evaluate", model, str(config), *asked, *flags, "--json", str(place)], log)
+    case = ["--problems", str(problems), "--samples", "8", "--seed", str(seed)]
+    run_tokencredit(["evaluate", model, str(config), *case, *flags, "--json", str(place)], log)
     return json.loads(place.read_text())["results"][0]
 
 
@@ -375,8 +375,8 @@ def models() -> None:
     writing = threading.Lock()
     with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(max(1, options.jobs)) as pool:
 
-        def keep(asked: tuple[Path, int]) -> None:
-            row = train_and_evaluate(*asked, options, Path(runs))
+        def keep(case: tuple[Path, int]) -> None:
+            row = train_and_evaluate(*case, options, Path(runs))
             with writing:
                 rows.append(row)
                 options.out.write_text(json.dumps(rows, indent=1) + "\n")
