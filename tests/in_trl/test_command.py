@@ -290,14 +290,14 @@ def test_without_a_scoring_pass_the_tokens_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"diagnose": {"every": 5}}, "diagnose.every is 5, but only the local engine looks at updates; set diagnose.every to 0"),
+        ({"diagnose": {"every": 5}}, "diagnose.every is 5, but only the local engine observes updates; set diagnose.every to 0"),
         ({"keep_every": 5}, "keep_every is 5, but only steps of the local engine"),
         ({"dtype": "float64"}, "dtype is 'float64', but TRL trains in float32 or bfloat16"),
         ({"weights": "bfloat16", "dtype": "bfloat16"}, "weights is 'bfloat16', but only the local engine keeps weights in bfloat16"),
         ({"lora": {"rank": 2}}, "lora.rank is 2, but only the local engine adds adapters to a run; set it to 0"),
         ({"optimizer": {"steps_per_batch": 2, "gradient_checkpointing": True}}, "optimizer.gradient_checkpointing is true, but only"),
         ({"scoring": "sampler"}, "scoring is 'sampler', but TRL scores tokens in a pass of its own"),
-        ({"sampler": "plain"}, "sampler is 'plain', but TRL samples and passes rows through the model itself; use 'auto'"),
+        ({"sampler": "plain"}, "sampler is 'plain', but TRL runs sampling and forward passes itself; use 'auto'"),
         ({"passes": "packed"}, "passes is 'packed', but TRL samples and passes rows"),
         ({"compile": "off"}, "compile is 'off', but TRL samples and passes rows"),
         ({"features": "host"}, "features is 'host', but TRL samples and passes rows"),

@@ -1,7 +1,4 @@
-"""From what the microscope saw to findings: which function judges what, and what each token's evidence is.
-
-One training step that was watched, judged: table, evidence, what the budgets pay for, findings.
-"""
+"""Findings of an observed training step: token table, microscope evidence, Monte-Carlo evidence, diagnosis."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +24,7 @@ from tokencredit.diagnose.table import TokenTable, token_table
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
 from tokencredit.forward.padded import head_weight
-from tokencredit.optim.microscope import StepEvidence, memory_for_a_look
+from tokencredit.optim.microscope import StepEvidence, observation_memory_errors
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
@@ -40,10 +37,10 @@ from tokencredit.types import Credited, Finding, StepPlan
 class Diagnosis(NamedTuple):
     findings: list[Finding]
     columns: dict[str, list[Any]]
-    """record.EVIDENCE_COLUMNS, an entry per token of the batch."""
+    """The columns of `run_dir.EVIDENCE_COLUMNS`, one entry per token of the batch."""
     method: str
     rollouts_used: int
-    groups_looked_at: int
+    groups_observed: int
     groups: int
 
     def to_json(self, step: int) -> dict[str, Any]:
@@ -51,13 +48,13 @@ class Diagnosis(NamedTuple):
             "step": step,
             "rollouts_used": self.rollouts_used,
             "method": self.method,
-            "looked_at": {"groups": self.groups_looked_at, "of": self.groups},
+            "looked_at": {"groups": self.groups_observed, "of": self.groups},
             "findings": [finding.to_json() for finding in self.findings],
         }
 
 
 class Subject(NamedTuple):
-    """One training step and what is known of it."""
+    """An observed training step with its evidence."""
 
     table: TokenTable
     credited: Credited
@@ -68,17 +65,17 @@ class Subject(NamedTuple):
     seed: int
     format_classes: AbstractSet[str]
     history: Sequence[tuple[int, float]]
-    """(training step, mean entropy) of the run so far."""
+    """(training step, mean entropy) of the run up to this step."""
     sampled: MonteCarloEvidence
 
 
-class _Judge:
-    """Holds each token's evidence; a finding is judged when asked for and adds what it found of each token."""
+class _Diagnoser:
+    """Holds the evidence per token; each method computes one finding and may add columns per token."""
 
-    def __init__(self, subject: Subject, knobs: Diagnose) -> None:
-        self.subject, self.knobs = subject, knobs
+    def __init__(self, subject: Subject, settings: Diagnose) -> None:
+        self.subject, self.settings = subject, settings
         evidence, table = subject.evidence, subject.table
-        self.seen = torch.isin(table.row, evidence.looked_at.cpu()).nonzero()[:, 0]
+        self.seen = torch.isin(table.row, evidence.rows.cpu()).nonzero()[:, 0]
         self.seen_table = table.select(self.seen)
         before = evidence.moved.before.logp
         self.tokens: dict[str, Tensor] = {
@@ -87,18 +84,18 @@ class _Judge:
             "kl": self._flat(evidence.moved.kl),
             "entropy_after": self._flat(evidence.moved.after.entropy),
         }
-        inside = subject.credited.rollouts.mask[evidence.looked_at]
+        inside = subject.credited.rollouts.mask[evidence.rows]
         names = {"first": "predicted_first", "first_positive": "predicted_first_positive", "first_negative": "predicted_first_negative"}
         names |= {"step": "predicted_step", "mini_positive": "raw_mini_positive", "mini_negative": "raw_mini_negative"}
         for name, value in evidence.effects._asdict().items():
-            self._found(names.get(name, name), value[inside])
+            self._add_column(names.get(name, name), value[inside])
         if subject.sampled.value is not None:
             self.tokens |= {"value_before": subject.sampled.value.before, "value_after": subject.sampled.value.after}
 
     def _flat(self, value: Float[Tensor, "seq tok"]) -> Float[Tensor, " tok"]:
         return value[self.subject.credited.rollouts.mask].cpu().double()
 
-    def _found(self, name: str, value: Float[Tensor, " seen"]) -> None:
+    def _add_column(self, name: str, value: Float[Tensor, " seen"]) -> None:
         column = torch.full((len(self.subject.table),), math.nan, dtype=torch.float64)
         column[self.seen] = value.cpu().double()
         self.tokens[name] = column
@@ -124,8 +121,8 @@ class _Judge:
     def cancellation(self) -> list[Finding]:
         sides = (self._seen(name) for name in ("raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative"))
         found = cancellation(self.seen_table, *sides)
-        self._found("cancellation", found.per_token)
-        self._found("cancellation_mini", found.per_token_mini)
+        self._add_column("cancellation", found.per_token)
+        self._add_column("cancellation_mini", found.per_token_mini)
         return [found.finding]
 
     def coupling(self) -> list[Finding]:
@@ -135,22 +132,22 @@ class _Judge:
         inside = torch.zeros_like(rollouts.mask)
         inside[list(subject.plan.steps[0].rows)] = True
         inside &= rollouts.loss_mask
-        place = torch.full(rollouts.mask.shape, -1, device=inside.device)
-        place[inside] = torch.arange(int(inside.sum()), device=inside.device)
-        looked_at, seen = evidence.looked_at, rollouts.mask[evidence.looked_at]
-        # Log-probs of the same pass as the hidden states: training's own may come from one in bfloat16.
+        source_index = torch.full(rollouts.mask.shape, -1, device=inside.device)
+        source_index[inside] = torch.arange(int(inside.sum()), device=inside.device)
+        rows, seen = evidence.rows, rollouts.mask[evidence.rows]
+        # Log-probs of the same pass as the hidden states: those of training may come from a bfloat16 pass.
         found = coupling(
-            replace(self.seen_table, logp=evidence.moved.before.logp[looked_at][seen].cpu()),
-            hidden[looked_at][seen],
+            replace(self.seen_table, logp=evidence.moved.before.logp[rows][seen].cpu()),
+            hidden[rows][seen],
             subject.head,
             Sources(hidden[inside], rollouts.tokens[inside], -evidence.kappa[inside]),
-            place[looked_at][seen],
+            source_index[rows][seen],
             temperature=subject.temperature,
-            limit=self.knobs.coupling_tokens,
+            limit=self.settings.coupling_tokens,
             seed=subject.seed,
         )
         for name in ("own", "same", "other"):
-            self._found(f"coupling_{name}", getattr(found, name))
+            self._add_column(f"coupling_{name}", getattr(found, name))
         return [found.finding]
 
     def tax(self) -> list[Finding]:
@@ -191,17 +188,19 @@ class _Judge:
             "position": table.position.tolist(),
         }
         nothing = [None] * len(table)
-        told = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
-        return {name: known.get(name) or told.get(name) or nothing for name in EVIDENCE_COLUMNS}
+        evidence = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
+        return {name: known.get(name) or evidence.get(name) or nothing for name in EVIDENCE_COLUMNS}
 
 
-def diagnose(subject: Subject, knobs: Diagnose, *, step: int, only: Collection[str] = FINDINGS) -> Diagnosis:
-    """Every finding asked for, in the order of FINDINGS."""
-    judge = _Judge(subject, knobs)
-    findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(judge, name))()]
+def diagnose(subject: Subject, settings: Diagnose, *, step: int, only: Collection[str] = FINDINGS) -> Diagnosis:
+    """The findings in `only`, in the order of FINDINGS."""
+    diagnoser = _Diagnoser(subject, settings)
+    findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(diagnoser, name))()]
     group = subject.credited.rollouts.group
-    looked_at = len(group[subject.evidence.looked_at].unique())
-    return Diagnosis(findings, judge.columns(step), subject.evidence.method, subject.sampled.rollouts_used, looked_at, len(group.unique()))
+    observed = len(group[subject.evidence.rows].unique())
+    return Diagnosis(
+        findings, diagnoser.columns(step), subject.evidence.method, subject.sampled.rollouts_used, observed, len(group.unique())
+    )
 
 
 def diagnose_step(
@@ -216,11 +215,11 @@ def diagnose_step(
 ) -> Diagnosis:
     """The findings of an observed step; `step` counts from 1.
 
-    Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format.
+    Without a task (rollouts of another trainer) nothing is sampled and no token class counts as format.
     """
     observation, (collected, credited, plan) = batch.observation, batch.assigned()
     assert observation is not None, "this step was not observed"
-    with memory_for_a_look():
+    with observation_memory_errors():
         evidence = observation.evidence()
     rollouts = credited.rollouts
     table = token_table(credited, plan, text=labels.text, token_class=labels.token_class)
