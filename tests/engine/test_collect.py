@@ -156,7 +156,7 @@ def test_on_a_gpu_tokens_are_scored_while_child_processes_grade(monkeypatch: pyt
         scoring.set()
         return score_rows(policy.model, rollouts, temperature=1.0, max_tokens=500, keep_hidden=True)
 
-    monkeypatch.setattr(collect_module, "_both_at_once", lambda policy, task: isinstance(task, BatchGrading))
+    monkeypatch.setattr(collect_module, "_can_score_while_grading", lambda policy, task: isinstance(task, BatchGrading))
     both = collect_rollouts(policy, Waiting(scoring=scoring), config, step=3, watch=watch, keep_hidden=False, score=score)
     one_by_one = collected(config, Picky())
     assert both.scored

@@ -68,7 +68,7 @@ def holds_by_hand(code: SimpleNamespace, policy: Policy) -> None:
 
 
 MUTANTS = {
-    "environment learned from": Edit("rollout.multi_turn", "self._append(heard, False,", "self._append(heard, True,"),
+    "environment learned from": Edit("rollout.multi_turn", "self._append(reply_ids, False,", "self._append(reply_ids, True,"),
     "environment not read": Edit("rollout.multi_turn", "[[*row.prompt, *row.tokens] for", "[[*row.prompt] for"),
     "a limit per turn": Edit("rollout.multi_turn", "self.left -= len(written)", "self.left -= 0"),
     "what lies beyond the limit kept": Edit("rollout.multi_turn", "turn.tokens[: self.left]", "turn.tokens"),
@@ -165,7 +165,7 @@ def test_an_environment_that_says_nothing_is_refused(policy: Policy) -> None:
         def reply(self, problem: Problem, turns: Sequence[str]) -> str | None:
             return ""
 
-    with pytest.raises(ConfigError, match="the environment said '', which is no token of this model"):
+    with pytest.raises(ConfigError, match="the environment replied '', which has no tokens in this model"):
         generate_turns(policy, Mute(), PROBLEMS, SamplingParams(group_size=1, max_new_tokens=LIMIT, seed=5))
 
 

@@ -142,7 +142,7 @@ def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_a_run_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
     run(small_config(), tmp_path / "run", stop_after=2)
     (tmp_path / "run" / "data.json").unlink()
-    with pytest.raises(ConfigError, match="an earlier version began it and held other problems out"):
+    with pytest.raises(ConfigError, match="an earlier version wrote it and held out other problems"):
         run(small_config(), tmp_path / "run", resume=True)
 
 

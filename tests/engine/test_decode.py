@@ -247,7 +247,7 @@ def test_stop_strings_end_rows_where_stopping_at_once_would(policy: Policy, inte
 
 def test_prompts_read_in_several_passes_are_read_alike(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = draw(fast(policy), keep_hidden=True)
-    monkeypatch.setattr(steps, "TOKENS_IN_A_PASS", 11)
+    monkeypatch.setattr(steps, "PREFILL_TOKENS", 11)
     parts = draw(fast(policy), keep_hidden=True)
     assert_same(whole.rollouts, parts.rollouts)
     for one, other in zip(whole.evidence[:3], parts.evidence[:3], strict=True):

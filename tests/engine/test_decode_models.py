@@ -23,9 +23,9 @@ from tokencredit.errors import ConfigError
 from tokencredit.forward.padded import score_rows
 from tokencredit.policy.policy import Policy
 from tokencredit.policy.sampling import SamplingParams
-from tokencredit.rollout.cuda_graph import FastSampler, why_not
+from tokencredit.rollout.cuda_graph import FastSampler, unsupported_reason
 from tokencredit.rollout.cuda_graph.buffers import Weights, _matrices
-from tokencredit.rollout.cuda_graph.supported_models import anatomy, why_not_kernels, why_not_model
+from tokencredit.rollout.cuda_graph.supported_models import decoder_weights, unsupported_kernel_reason, unsupported_model_reason
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -62,8 +62,8 @@ REFUSED = {
     "Own is not one of": lambda: Own(LlamaConfig(**SIZES)),
     "activation is 'gelu'": lambda: llama(hidden_act="gelu"),
     "window of 16": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=16)),
-    "whole text": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)),
-    "'dynamic', which depend": lambda: llama(rope_parameters=DYNAMIC),
+    "full attention": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)),
+    "'dynamic', whose angles depend": lambda: llama(rope_parameters=DYNAMIC),
     "a linear layer is a Scaled": lambda: with_part("model.layers.1.self_attn.v_proj", Scaled(32, 16, bias=False)),
     "output or MLP matrices have biases": lambda: llama(attention_bias=True),
     "some have none": lambda: with_part("model.layers.0.self_attn.k_proj", torch.nn.Linear(32, 16)),
@@ -76,7 +76,7 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_a_model_it_does_not_know_is_refused_with_the_reason(reason: str) -> None:
     policy = replace(tiny_policy(), model=REFUSED[reason]())
-    assert reason in str(why_not(policy, "bfloat16"))
+    assert reason in str(unsupported_reason(policy, "bfloat16"))
     with pytest.raises(ConfigError, match="cannot run this model"):
         FastSampler(policy, backend="plain")
 
@@ -84,17 +84,17 @@ def test_a_model_it_does_not_know_is_refused_with_the_reason(reason: str) -> Non
 @pytest.mark.parametrize("model", [llama(), MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None))], ids=["llama", "mistral"])
 def test_models_it_knows_are_taken_on_a_cuda_device_alone(model: PreTrainedModel) -> None:
     policy = replace(tiny_policy(), model=model)
-    assert why_not_model(model) is None
-    assert "not on a CUDA device" in str(why_not(policy, "bfloat16"))
-    assert "17 end tokens" in str(why_not(replace(policy, end_tokens=tuple(range(17))), "bfloat16"))
+    assert unsupported_model_reason(model) is None
+    assert "not on a CUDA device" in str(unsupported_reason(policy, "bfloat16"))
+    assert "17 end tokens" in str(unsupported_reason(replace(policy, end_tokens=tuple(range(17))), "bfloat16"))
 
 
 def test_kernels_say_what_they_lack() -> None:
-    body = anatomy(llama())
+    body = decoder_weights(llama())
     on_gpu = body._replace(embeddings=_Elsewhere())
-    assert "16 places" in str(why_not_kernels(on_gpu, torch.bfloat16))
-    assert "float64" in str(why_not_kernels(on_gpu, torch.float64))
-    assert why_not_kernels(on_gpu._replace(head_dim=32), torch.bfloat16) is None
+    assert "head size is 16" in str(unsupported_kernel_reason(on_gpu, torch.bfloat16))
+    assert "float64" in str(unsupported_kernel_reason(on_gpu, torch.float64))
+    assert unsupported_kernel_reason(on_gpu._replace(head_dim=32), torch.bfloat16) is None
 
 
 class _Elsewhere:

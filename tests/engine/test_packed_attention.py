@@ -82,7 +82,7 @@ def test_gradients_of_a_shared_prompt_are_added_in_float32(monkeypatch: pytest.M
 
     monkeypatch.setattr(Tensor, "index_add", noted)
     ones = torch.ones(513, 1, 8, dtype=torch.bfloat16)
-    found = attention._gathered_back(ones, torch.tensor([0]), torch.arange(1, 513), torch.zeros(512, dtype=torch.long), 1)
+    found = attention._sum_key_gradients(ones, torch.tensor([0]), torch.arange(1, 513), torch.zeros(512, dtype=torch.long), 1)
     assert met == [torch.float32] * 2
     assert torch.equal(found, torch.full((1, 1, 8), 512.0).bfloat16())
 
@@ -162,20 +162,20 @@ def test_segments_of_like_length_go_together(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_is_not_done_is_refused(told: dict[str, Any], words: str) -> None:
-    attention.let_pack("sdpa")
+    attention.register_packed_attention("sdpa")
     segments = pack(*CASES["one row"], torch.device("cpu")).segments
     query, key, value = (each.transpose(0, 1)[None] for each in given(segments))
     named = {"scaling": SCALE, attention.SEGMENTS: segments}
     found, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](torch.nn.Identity(), query, key, value, None, **named)
     assert found.shape == query.transpose(1, 2).shape
-    with pytest.raises(ValueError, match=f"Identity asks for {words}, which packed attention does not do"):
+    with pytest.raises(ValueError, match=f"Identity needs {words}, which packed attention does not support"):
         ALL_ATTENTION_FUNCTIONS["sdpa"](torch.nn.Identity(), query, key, value, None, **named, **told)
 
 
 def test_attention_without_segments_is_what_it_was() -> None:
-    attention.let_pack("sdpa")
+    attention.register_packed_attention("sdpa")
     heeding = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    attention.let_pack("sdpa")
+    attention.register_packed_attention("sdpa")
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is heeding
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -52,7 +52,7 @@ def test_every_sampled_token_is_predicted_from_its_own_prompt_and_prefix(monkeyp
     monkeypatch.setattr(packing, "SHARING_PAYS", pays)
     rows = CASES[case]
     layout, known = pack(*rows, CPU), naive(rows)
-    assert layout.place.tolist() == known.place
+    assert layout.flat_index.tolist() == known.place
     assert layout.targets.tolist() == known.targets
     assert seen_by(layout) == known.seen
     assert layout.shape == tuple(rows.mask.shape)
@@ -102,7 +102,7 @@ def test_prompts_are_shared_where_that_saves_enough() -> None:
 def test_no_sampled_token_is_no_input() -> None:
     layout = pack(*ragged([LONG, SHORT], [0, 0], width=3), CPU)
     assert layout.ids.shape[1] == 0
-    assert len(layout.place) == 0
+    assert len(layout.flat_index) == 0
     assert pack([LONG], torch.zeros(1, 0, dtype=torch.long), torch.zeros(1, 0, dtype=torch.bool), CPU).shape == (1, 0)
 
 

@@ -154,7 +154,7 @@ def test_a_model_that_would_get_other_numbers_is_refused_with_the_reason(name: s
 
 def test_a_model_in_training_mode_is_refused_until_it_is_not() -> None:
     model = llama().train()
-    assert packing_unsupported_reason(model) == "it is in training mode, in which it may drop out"
+    assert packing_unsupported_reason(model) == "it is in training mode, where dropout may be active"
     assert packing_unsupported_reason(model.eval()) is None
 
 
@@ -195,13 +195,13 @@ def test_a_trial_that_failed_otherwise_is_remembered(monkeypatch: pytest.MonkeyP
 def test_each_model_is_tried_once_and_forgotten_with_it() -> None:
     model, passes = llama(), []
     model.model.register_forward_hook(lambda *_: passes.append(1))
-    known = len(packed._examined)
+    known = len(packed._probed)
     for _ in range(3):
         assert packing_unsupported_reason(model) is None
     assert len(passes) == 4, "one packed pass, and each of three rows alone"
-    assert len(packed._examined) == known + 1
+    assert len(packed._probed) == known + 1
     del model
     import gc
 
     gc.collect()
-    assert len(packed._examined) <= known
+    assert len(packed._probed) <= known

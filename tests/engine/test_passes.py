@@ -121,13 +121,13 @@ def test_hidden_states_that_are_computed_again_get_by_with_half_once_memory_runs
     tight = Tight(monkeypatch, limit=max(longest, 31))
     assert torch.allclose(features(found), roomy, atol=1e-12)
     assert (len(told), len(forgotten), tight.failed) == (1, 1, 1)
-    assert re.match(r"out of memory while computing hidden states again with \d+ tokens in a pass; trying again .* with \d+", told[0])
+    assert re.match(r"out of memory while recomputing hidden states with \d+ tokens in a pass; trying again .* with \d+", told[0])
     # What was too much is not tried at the next sweep.
     assert torch.allclose(features(found), roomy, atol=1e-12)
     assert (len(told), tight.failed) == (1, 1)
     monkeypatch.undo()
     Tight(monkeypatch, limit=1)
-    with pytest.raises(GuardError, match="out of memory while computing hidden states again, also with"):
+    with pytest.raises(GuardError, match="out of memory while recomputing hidden states, also with"):
         features(found)
 
 
@@ -221,7 +221,7 @@ def test_what_auto_chooses_and_what_is_refused() -> None:
     assert chosen() == PADDED
     assert chosen(passes="packed") == ForwardMode(packed=True)
     for field, asked in {"compile": "on", "features": "host"}.items():
-        with pytest.raises(ConfigError, match=f"{field} is '{asked}', which only packed passes heed; set passes to 'packed'"):
+        with pytest.raises(ConfigError, match=f"{field} is '{asked}', which only packed passes use; set passes to 'packed'"):
             chosen(**{field: asked})
         with pytest.raises(ConfigError, match=f"{field} is '{asked}' but passes is 'padded'.*use passes 'auto' or 'packed'"):
             chosen(**{field: asked}, passes="padded")

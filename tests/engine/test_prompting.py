@@ -11,8 +11,8 @@ from tiny import tiny_policy
 from tokencredit.config.resolve import resolve
 from tokencredit.errors import ConfigError
 from tokencredit.policy.policy import Policy
-from tokencredit.policy.prompting import TAGS_ASKED, Prompting, Shot, encode_plain, render_reply, with_prompting
-from tokencredit.rollout.multi_turn import hear
+from tokencredit.policy.prompting import TAGS_INSTRUCTION, Prompting, Shot, encode_plain, render_reply, with_prompting
+from tokencredit.rollout.multi_turn import encode_reply
 from tokencredit.tasks import Problem, Split, Steps
 from tokencredit.tasks.split import split_of
 from tokencredit.tasks.tokenizer import character_tokenizer
@@ -107,8 +107,8 @@ def test_what_is_written_for_a_demonstration_is_read_back(demonstration: str) ->
 
 
 def test_tags_are_asked_for_in_words() -> None:
-    assert Prompting(tags=True).messages("q")[0] == {"role": "system", "content": TAGS_ASKED}
-    assert Prompting(tags=True, system="hello").text("q") == f"hello\n{TAGS_ASKED}\n\nq"
+    assert Prompting(tags=True).messages("q")[0] == {"role": "system", "content": TAGS_INSTRUCTION}
+    assert Prompting(tags=True, system="hello").text("q") == f"hello\n{TAGS_INSTRUCTION}\n\nq"
 
 
 def test_a_configuration_decides_style_shots_and_stops() -> None:
@@ -203,7 +203,7 @@ def test_a_whole_response_ends_where_the_policy_s_own_would() -> None:
     assert replace(unlike, prompting=Prompting(chat=True)).finish("a")[-1] == 1
     assert unlike.finish("a")[-1] == 0
     chat = replace(unlike, prompting=Prompting(chat=True))
-    assert chat.tokenizer.decode(hear(chat, "no", after=[5, 1])) == "[user]no<eos>[assistant]"
+    assert chat.tokenizer.decode(encode_reply(chat, "no", after=[5, 1])) == "[user]no<eos>[assistant]"
 
 
 def test_shots_that_ask_the_same_count_as_one() -> None:

@@ -22,7 +22,7 @@ from tiny import CONSTANT, gradient_of, made_up_credit, made_up_rollouts, plan_f
 from tokencredit.config.train import Lora
 from tokencredit.errors import ConfigError
 from tokencredit.forward.modes import ForwardOptions, activation_checkpointing, recomputable_layers
-from tokencredit.forward.padded import is_computed_again, pays_to_share, score_rows
+from tokencredit.forward.padded import pays_to_share, score_rows, uses_activation_checkpointing
 from tokencredit.objective import OBJECTIVES
 from tokencredit.optim.update import accumulate_gradient
 from tokencredit.pipeline.build import AggregatedObjective
@@ -128,9 +128,9 @@ def test_other_passes_are_as_they_were() -> None:
     own = [layer.forward for layer in layers]
     with activation_checkpointing(policy.model):
         assert all(layer.forward != forward for layer, forward in zip(layers, own, strict=True))
-        assert is_computed_again(policy.model)
+        assert uses_activation_checkpointing(policy.model)
     assert [layer.forward for layer in layers] == own
-    assert not is_computed_again(policy.model)
+    assert not uses_activation_checkpointing(policy.model)
     with pytest.raises(ZeroDivisionError), activation_checkpointing(policy.model):
         _ = 1 / 0
     assert not any("forward" in vars(layer) for layer in layers)

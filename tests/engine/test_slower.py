@@ -18,7 +18,7 @@ def told(kind: str, **given: Any) -> list[str]:
 
 
 def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(fast_paths, "unsupported_reason", lambda policy, dtype: "its layers are odd")
     monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: "it has a window")
     both = told("cuda", dtype="bfloat16")
     assert ["its layers are odd" in both[0], "it has a window" in both[1]] == [True, True]
@@ -26,7 +26,7 @@ def test_what_could_not_be_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(told("cuda", dtype="bfloat16", sampler="plain")) == 1
     assert len(told("cuda", dtype="bfloat16", passes="padded")) == 1
     assert len(told("cuda", dtype="float32")) == 1
-    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: None)
+    monkeypatch.setattr(fast_paths, "unsupported_reason", lambda policy, dtype: None)
     monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: None)
     assert told("cuda", dtype="bfloat16") == []
 

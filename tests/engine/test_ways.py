@@ -36,10 +36,10 @@ def taken(chosen: ForwardMode, *, kind: str = "cuda", draws: Any = None, **given
 
 
 def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_paths, "why_not", lambda policy, dtype: "its layers are odd")
+    monkeypatch.setattr(fast_paths, "unsupported_reason", lambda policy, dtype: "its layers are odd")
     monkeypatch.setattr(fast_paths, "packing_unsupported_reason", lambda model: "it has a window")
     monkeypatch.setattr(passes_module, "triton_unavailable_reason", lambda: None)
-    best = "the fastest that can be taken here"
+    best = "the fastest available here"
     assert taken(ForwardMode(packed=True, compiled=True), draws=FastSampler()) == {
         "sampler": ("FastSampler", best),
         "passes": ("packed", best),
@@ -50,7 +50,7 @@ def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         "sampler": ("plain", "its layers are odd"),
         "passes": ("padded", "it has a window"),
         "compile": ("off", "passes are padded"),
-        "features": ("device", "padded passes leave them there"),
+        "features": ("device", "padded passes keep them there"),
     }
     assert taken(PADDED, kind="cpu", recipe="dapo") == {
         "sampler": ("plain", "the model is not on a GPU"),
@@ -63,13 +63,13 @@ def test_every_way_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         ForwardMode(packed=True), dtype="float32", features="host", scoring="pass", compile="off", passes="packed", sampler="plain"
     )
     assert slow == {
-        "sampler": ("plain", "asked for"),
-        "passes": ("packed", "asked for"),
-        "compile": ("off", "asked for"),
-        "features": ("host", "asked for"),
+        "sampler": ("plain", "requested"),
+        "passes": ("packed", "requested"),
+        "compile": ("off", "requested"),
+        "features": ("host", "requested"),
     }
     assert taken(PADDED, dtype="float32")["sampler"] == ("plain", "dtype is 'float32'")
-    assert taken(PADDED, dtype="float32")["features"] == ("device", "as the sampler saw them")
+    assert taken(PADDED, dtype="float32")["features"] == ("device", "kept by the sampler")
 
 
 def test_the_size_below_which_a_model_is_not_compiled_is_the_one_that_is_told() -> None:
@@ -90,7 +90,7 @@ def test_a_run_and_every_resume_of_it_write_them_down(tmp_path: Path) -> None:
     }  # fmt: skip
     run(small_config(steps=2, passes="packed"), folder, resume=True)
     assert json.loads((folder / "env.json").read_text())["ways"] == written
-    assert [row["ways"]["passes"] for row in rows_of(folder, "resumes.jsonl")] == [{"taken": "packed", "why": "asked for"}]
+    assert [row["ways"]["passes"] for row in rows_of(folder, "resumes.jsonl")] == [{"taken": "packed", "why": "requested"}]
 
 
 def setting(folder: Path, name: str) -> str:

@@ -107,7 +107,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_passed_over(whole: Path, cut: P
     flip(newest(cut) / name, 20)
     done = tokencredit("train", "--resume", "cut", "--no-report", cwd=cut.parent)
     assert done.returncode == 0, done.stderr
-    assert "checkpoint step-000003 was passed over" in done.stdout
+    assert "checkpoint step-000003 was skipped" in done.stdout
     aside = cut / "checkpoints" / "damaged-step-000003"
     assert aside.is_dir()
     events = [json.loads(line) for line in (cut / "events.jsonl").read_text().splitlines()]
@@ -123,7 +123,7 @@ def test_a_run_without_any_whole_checkpoint_is_refused_and_left_alone(cut: Path)
     before = files_of(cut)
     done = tokencredit("train", "--resume", "cut", cwd=cut.parent)
     assert done.returncode == 2
-    assert "has no checkpoint that is whole" in done.stderr
+    assert "has no intact checkpoint" in done.stderr
     assert "step-000003: optimizer.safetensors is not as it was written" in done.stderr
     assert files_of(cut) == before
 

@@ -57,7 +57,7 @@ def test_rows_whose_own_answer_is_not_right_are_told_and_not_asked(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     (event,) = events(tmp_path / "run", "gold")
     assert (event["step"], event["failed"], event["checked"]) == (0, 1, 60)
-    assert "1 of 60 gold answers are not graded right and are not asked: line 3 of" in event["message"]
+    assert "1 of 60 gold answers are not graded right and are left out: line 3 of" in event["message"]
     assert "gold: 1 of 60 gold answers" in done.stdout
     assert json.loads((tmp_path / "run" / "gold.json").read_text())["failed"][0][0] == 3
 

@@ -141,12 +141,12 @@ def test_the_microscope_predicts_a_small_step(steps_before: int) -> None:
         run_plan(policy, credited, plan, built, optimizer, UpdateOptions(forward, LENS.gradient_clip, number))
     look = Microscope(policy, optimizer, credited, plan, built, LENS)
     options = UpdateOptions(forward, LENS.gradient_clip, LENS.seed)
-    run_plan(policy, credited, plan, built, optimizer, options, after_step=look.watch)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=look.after_optimizer_step)
     evidence, inside = look.evidence(), look.seen.mask
     assert evidence.method == "jvp"
     before = evidence.moved.before.logp
     for predicted, after in ((evidence.effects.first, evidence.logp_first), (evidence.effects.step, evidence.moved.after.logp)):
-        measured = (after - before)[evidence.looked_at][inside]
+        measured = (after - before)[evidence.rows][inside]
         assert float(measured.abs().max()) > 1e-7
         torch.testing.assert_close(predicted[inside], measured, atol=1e-2 * float(measured.abs().max()), rtol=0)
     if not steps_before:

@@ -61,7 +61,7 @@ def examined(
         run_plan(policy, credited, plan, built, optimizer, UpdateOptions(forward, lens.gradient_clip, number))
     microscope = Microscope(policy, optimizer, credited, plan, built, lens)
     options = UpdateOptions(forward, lens.gradient_clip, lens.seed)
-    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.watch)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.after_optimizer_step)
     return microscope.evidence(), microscope
 
 
@@ -147,7 +147,7 @@ def test_a_small_step_does_what_was_predicted(objective: str, steps_before: int)
     inside = microscope.seen.mask
     before = evidence.moved.before.logp
     for predicted, after in ((evidence.effects.first, evidence.logp_first), (evidence.effects.step, evidence.moved.after.logp)):
-        measured = (after - before)[evidence.looked_at][inside]
+        measured = (after - before)[evidence.rows][inside]
         assert torch.allclose(predicted[inside], measured, atol=1e-2 * float(measured.abs().max()))
         assert float(measured.abs().max()) > 1e-6
 
@@ -168,7 +168,7 @@ def test_a_batch_of_one_step_is_its_own_mini_batch() -> None:
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-4)
     microscope = Microscope(policy, optimizer, credited, plan, built, LENS)
     options = UpdateOptions(ForwardOptions(temperature=1.0, dtype="float64"), gradient_clip=0.5, seed=5)
-    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.watch)
+    run_plan(policy, credited, plan, built, optimizer, options, after_step=microscope.after_optimizer_step)
     effects = microscope.evidence().effects
     assert torch.allclose(effects.raw_positive, effects.mini_positive)
     assert torch.allclose(effects.raw_negative, effects.mini_negative)
@@ -313,9 +313,9 @@ def test_a_real_transformer_is_predicted_well_in_float32() -> None:
     look = finished.observation
     assert look is not None
     evidence = look.evidence()
-    inside, before = look.seen.mask, evidence.moved.before.logp[evidence.looked_at]
+    inside, before = look.seen.mask, evidence.moved.before.logp[evidence.rows]
     for predicted, after in ((evidence.effects.first, evidence.logp_first), (evidence.effects.step, evidence.moved.after.logp)):
-        pair = torch.stack([predicted[inside], (after[evidence.looked_at] - before)[inside]])
+        pair = torch.stack([predicted[inside], (after[evidence.rows] - before)[inside]])
         assert float(torch.corrcoef(pair)[0, 1]) > 0.95
 
 

@@ -213,7 +213,7 @@ def _beside_tracking(folder: Path) -> dict[str, bytes]:
 def test_what_a_tracker_is_told(tmp_path: Path, recorded: type[Recorded]) -> None:
     config, inner = small_config(track={"to": ["wandb"], "name": "mine"}), Listening()
     with TrackerCallback(config, tmp_path, inner) as tracking:
-        tracking.on_event(0, "gold", "2 of 9 gold answers are not graded right and are not asked: line 3 of 'x': the answer 'secret'")
+        tracking.on_event(0, "gold", "2 of 9 gold answers are not graded right and are left out: line 3 of 'x': the answer 'secret'")
         assert not recorded.made
         tracking.on_train_begin(None, BEFORE, 0)  # pyright: ignore[reportArgumentType]
         tracking.on_step_end({"step": 1, "loss": 0.5, "tokens": 7, "refused": True, "words": "no number"}, 1.5)
@@ -223,7 +223,7 @@ def test_what_a_tracker_is_told(tmp_path: Path, recorded: type[Recorded]) -> Non
     assert tracker.calls == [
         ("open",),
         ("log", 0, {f"held_out/{name}": value for name, value in BEFORE.to_json().items()}),
-        ("note", 0, "gold", "2 of 9 gold answers are not graded right and are not asked"),
+        ("note", 0, "gold", "2 of 9 gold answers are not graded right and are left out"),
         ("log", 1, {"loss": 0.5, "tokens": 7, "seconds": 1.5}),
         ("note", 1, "warning", "entropy is 0.01: below guard.entropy_share"),
         ("conclude", 1, {"result/steps": 4, "result/after/greedy": 1.0}),

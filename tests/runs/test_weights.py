@@ -54,7 +54,7 @@ def test_a_parameter_taken_in_slices_moves_as_a_whole_one(monkeypatch: pytest.Mo
     given = gradients((7, 5), 3)
     found = []
     for at_once in (2**24, 10):
-        monkeypatch.setattr("tokencredit.optim.optimizer.AT_ONCE", at_once)
+        monkeypatch.setattr("tokencredit.optim.optimizer.CHUNK_NUMBERS", at_once)
         parameter = Parameter(torch.linspace(-1, 1, 35).reshape(7, 5))
         found.append(after(StochasticAdamW([parameter], seed=0, **KNOBS), parameter, given))
     assert torch.equal(*found)

@@ -1,7 +1,7 @@
-"""Attention over a packed row: every segment to its own keys, causally. Flash attention where it runs, else padded buckets.
+"""Causal attention over a packed row: each segment attends to its own keys. Flash attention where it runs, else padded buckets.
 
-It is reached through the attention function a model already uses: a call that carries segments comes here, any other goes on as it did.
-So nothing of the model is changed for a pass, and a layer that gradient checkpointing computes again later does the same again.
+The model's own attention function is wrapped: a call that carries segments is handled here, every other call is passed through
+unchanged. The model itself is not changed, so a layer that activation checkpointing recomputes later gives the same result.
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from tokencredit.forward.packing import Segments
 from tokencredit.kernels import at_least_float32
 
 SEGMENTS = "packed_segments"
-"""The keyword under which segments travel from a model's forward to its attention."""
-_UNKNOWN = ("softcap", "sliding_window", "s_aux", "position_bias", "sinks")
-"""What an attention may be told that changes its numbers and is not done here."""
+"""The keyword that passes segments from a model's forward to its attention."""
+_UNSUPPORTED = ("softcap", "sliding_window", "s_aux", "position_bias", "sinks")
+"""Attention arguments that change the result and are not supported here."""
 WIDEST_FLASH_HEAD = 256
 
 
-_heeding: dict[str, Callable[..., Any]] = {}
+_registered: dict[str, Callable[..., Any]] = {}
 
 
-def let_pack(implementation: str) -> None:
-    """From now on the attention of this name heeds segments; without them it is called as before."""
+def register_packed_attention(implementation: str) -> None:
+    """Wrap the attention of this name so that it uses segments where a call carries them; other calls are unchanged."""
     known = ALL_ATTENTION_FUNCTIONS[implementation]
-    if known is not _heeding.get(implementation):
-        _heeding[implementation] = _heeding_segments(known)
-        AttentionInterface.register(implementation, _heeding[implementation])
+    if known is not _registered.get(implementation):
+        _registered[implementation] = _with_segments(known)
+        AttentionInterface.register(implementation, _registered[implementation])
 
 
-def _heeding_segments(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _with_segments(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *given: Any, **named: Any
@@ -50,13 +50,13 @@ def _heeding_segments(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_module(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Segments, named: dict[str, Any]) -> Tensor:
-    told = [name for name in _UNKNOWN if named.get(name) is not None]
+    requested = [name for name in _UNSUPPORTED if named.get(name) is not None]
     if named.get("dropout"):
-        told.append("dropout")
+        requested.append("dropout")
     if not (getattr(module, "is_causal", True) if named.get("is_causal") is None else named["is_causal"]):
-        told.append("is_causal = False")
-    if told:
-        raise ValueError(f"{type(module).__name__} asks for {' and '.join(told)}, which packed attention does not do")
+        requested.append("is_causal = False")
+    if requested:
+        raise ValueError(f"{type(module).__name__} needs {' and '.join(requested)}, which packed attention does not support")
     scale = named.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
@@ -71,13 +71,13 @@ def packed_attention(
     *,
     scale: float,
 ) -> Float[Tensor, "packed head wide"]:
-    """softmax(scale q k) v of each query over the keys of its segment up to itself; queries stand at the end of their keys."""
+    """softmax(scale q k) v of each query over the keys of its segment up to itself; queries align with the last of their keys."""
     device = query.device.type
     if torch.is_autocast_enabled(device):
-        # Rotary embeddings leave float32 behind under autocast; torch's own attention casts as well.
+        # Under autocast, rotary embeddings return float32; torch's own attention casts to half precision as well.
         query, key, value = (each.to(torch.get_autocast_dtype(device)) for each in (query, key, value))
     if not runs_flash(query, key, value):
-        return in_buckets(query, key, value, segments, scale=scale)  # pyright: ignore[reportCallIssue]
+        return bucketed_attention(query, key, value, segments, scale=scale)  # pyright: ignore[reportCallIssue]
     shared = segments.shared or (None, None, None, None, 0)
     lengths = segments.query_starts, segments.key_starts, segments.longest_query, segments.longest_key
     return torch.ops.tokencredit.packed_flash(query, key, value, *lengths, scale, *shared)[0]
@@ -97,7 +97,7 @@ def _flash_forward(query: Tensor, key: Tensor, value: Tensor, *lengths: Any, sca
 def _flash_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *known: Any, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    # Two places of a random state that only dropout reads.
+    # Two tensors of a random state that only dropout reads.
     unread = torch.zeros(2, dtype=torch.uint64, device=query.device), torch.empty(0, device=query.device)
     return torch.ops.aten._flash_attention_backward(gradient, query, key, value, *known, 0.0, True, *unread, scale=scale)
 
@@ -118,7 +118,7 @@ def _packed_flash(
     copied: Tensor | None,
     prompt_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp. One operation, so that copies of shared keys are made again on the way back instead of being kept."""
+    """Output and log-sum-exp. One operation, so that the backward pass copies shared keys again instead of keeping the copies."""
     keys, values = (each if source is None else each.index_select(0, source) for each in (key, value))
     return _flash_forward(query, keys, values, query_starts, key_starts, longest_query, longest_key, scale=scale)
 
@@ -152,12 +152,12 @@ def _packed_flash_backward(
     to_query, to_keys, to_values = _flash_backward(gradient.contiguous(), query, keys, values, *known, scale=scale)
     if own is None or copy is None or copied is None:
         return to_query, to_keys, to_values
-    to_key, to_value = (_gathered_back(each, own, copy, copied, prompt_tokens) for each in (to_keys, to_values))
+    to_key, to_value = (_sum_key_gradients(each, own, copy, copied, prompt_tokens) for each in (to_keys, to_values))
     return to_query, to_key, to_value
 
 
-def _gathered_back(gradient: Tensor, own: Tensor, copy: Tensor, copied: Tensor, prompt_tokens: int) -> Tensor:
-    """What comes back to each packed token from all the keys it was: itself, and a shared prompt's copies, added in float32."""
+def _sum_key_gradients(gradient: Tensor, own: Tensor, copy: Tensor, copied: Tensor, prompt_tokens: int) -> Tensor:
+    """The gradient of each packed token, summed in float32 over all keys made from it: its own, and the copies of a shared prompt."""
     total = gradient.index_select(0, own)
     prompts = at_least_float32(total[:prompt_tokens])
     total[:prompt_tokens] = prompts.index_add(0, copied, gradient.index_select(0, copy).to(prompts.dtype)).to(total.dtype)
@@ -185,18 +185,18 @@ _packed_flash.register_autograd(_backward, setup_context=_keep)
 
 
 class _Bucket(NamedTuple):
-    """Segments of about one length, padded to the longest of them."""
+    """Segments of similar length, padded to the longest of them."""
 
     queries: Int[Tensor, "seg query"]
     keys: Int[Tensor, "seg key"]
     allowed: Bool[Tensor, "seg 1 query key"]
     real: Int[Tensor, " kept"]
-    """Which of the padded queries are real, counted along segments."""
+    """Indices of the queries that are not padding, counted along segments."""
 
 
-@torch.compiler.disable  # Loops over as many buckets as there happen to be.
-def in_buckets(query: Tensor, key: Tensor, value: Tensor, segments: Segments, *, scale: float) -> Tensor:
-    """The plain twin: torch's attention on padded segments, those whose lengths round up to one power of two together."""
+@torch.compiler.disable  # The number of buckets differs from batch to batch.
+def bucketed_attention(query: Tensor, key: Tensor, value: Tensor, segments: Segments, *, scale: float) -> Tensor:
+    """The reference: torch's attention on padded segments, in one bucket where lengths round up to the same power of two."""
     buckets, order = _buckets(segments.query_lengths, segments.key_lengths, query.device)
     if segments.shared is not None:
         key, value = key[segments.shared.source], value[segments.shared.source]
@@ -214,18 +214,18 @@ def in_buckets(query: Tensor, key: Tensor, value: Tensor, segments: Segments, *,
 def _buckets(
     query_lengths: tuple[int, ...], key_lengths: tuple[int, ...], device: torch.device
 ) -> tuple[list[_Bucket], Int[Tensor, " packed"]]:
-    """Which queries and keys each bucket holds, and where each packed token is found in the buckets laid end to end."""
+    """The queries and keys of each bucket, and the index of each packed token in the concatenated buckets."""
     query_length, key_length = torch.tensor(query_lengths), torch.tensor(key_lengths)
     query_start, key_start = query_length.cumsum(0) - query_length, key_length.cumsum(0) - key_length
-    alike = torch.stack([query_length, key_length]).log2().ceil()
+    size_class = torch.stack([query_length, key_length]).log2().ceil()
     buckets: list[_Bucket] = []
     tokens: list[Tensor] = []
-    for kind in alike.unique(dim=1).T:
-        members = (alike == kind[:, None]).all(0)
+    for kind in size_class.unique(dim=1).T:
+        members = (size_class == kind[:, None]).all(0)
         queries, keys = query_length[members, None], key_length[members, None]
         query_at, key_at = torch.arange(int(queries.max())), torch.arange(int(keys.max()))
         real = query_at < queries
-        # A padded query sees padded keys, and nobody reads it.
+        # A padded query attends to padded keys; its output is dropped.
         allowed = key_at <= query_at[:, None] + (keys - queries)[:, :, None]
         query_rows = (query_start[members, None] + query_at).where(real, 0)
         key_rows = (key_start[members, None] + key_at).where(key_at < keys, 0)

@@ -1,4 +1,4 @@
-"""How far an update moved the policy at each position of given responses."""
+"""How far an update moved the policy at each token of given responses: log-prob, entropy and KL before and after."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from tokencredit.types import Rollouts, TokenScores
 
 
 class Movement(NamedTuple):
-    """0 outside the mask."""
+    """Token scores before and after an update; 0 outside the mask."""
 
     before: TokenScores
     """Hidden states included."""
@@ -26,7 +26,7 @@ class Movement(NamedTuple):
 
 @torch.no_grad()
 def movement(before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts, *, temperature: float, max_tokens: int) -> Movement:
-    """Both policies read the same responses once; whole distributions are compared, a micro-batch at a time."""
+    """Score the same responses with both policies and compare full next-token distributions, one micro-batch at a time."""
     mask = rollouts.mask
     kept = torch.promote_types(before.dtype, torch.float32)
     old_logp, old_entropy, new_logp, new_entropy, kl = (torch.zeros(mask.shape, dtype=kept, device=mask.device) for _ in range(5))
@@ -44,7 +44,7 @@ def movement(before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts
         if hidden is None:
             hidden = torch.zeros(*mask.shape, states.shape[-1], dtype=at_least_float32(states).dtype, device=mask.device)
         hidden[index, :width] = at_least_float32(states)
-        # By the function that scores tokens elsewhere: unchanged weights must give a change of exactly 0.
+        # The same function as the scoring pass, so that unchanged weights give a change of exactly 0.
         for value, logp, entropy in ((logits, old_logp, old_entropy), (new_logits, new_logp, new_entropy)):
             logp[index, :width], entropy[index, :width] = token_statistics(value, tokens, temperature=temperature)
         kl[index, :width] = _divergence(old, new)
@@ -55,6 +55,6 @@ def movement(before: PreTrainedModel, after: PreTrainedModel, rollouts: Rollouts
 
 
 def _divergence(old: Float[Tensor, "*shape vocab"], new: Float[Tensor, "*shape vocab"]) -> Float[Tensor, "*shape"]:
-    """Sum of p (log p - log q): with q - p, which sums to 0, each summand is at least 0 and little is lost to rounding."""
+    """Sum of p (log p - log q): with q - p, which sums to 0, each summand is at least 0 and rounding loses little."""
     p = old.exp()
     return (p * (old - new) + (new.exp() - p)).sum(-1).clamp(min=0.0)

@@ -1,9 +1,9 @@
-"""First-order effect of an update: how much a small change of the weights moves the log-prob of every token.
+"""First-order effect of an update: the change of every token's log-prob for a small change of the weights.
 
     predicted_t = <grad log pi(o_t), direction>
 
-One forward-mode product per direction, all of them in one pass, gives it for all tokens at once. Where an operation of
-the model knows no forward mode, a central difference does the same with two passes; the answer says which was used.
+One pass with one forward-mode product (jvp) per direction gives it for all tokens. Where an operation of the model has no
+forward-mode derivative, a central difference uses two passes instead; `Prediction.method` names the method used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,22 +23,22 @@ from tokencredit.kernels import token_logp
 from tokencredit.types import Rollouts
 
 Direction = Mapping[str, Tensor]
-"""A change for each parameter that is trained, by its name in `named_parameters`."""
+"""A weight change for each trainable parameter, by its name in `named_parameters`."""
 
 Method = Literal["jvp", "difference"]
 
 DIFFERENCE_SIZE = 1e-3
-"""Length of the step a difference takes, relative to the length of all trained weights."""
+"""Norm of the step of a central difference, relative to the norm of all trainable weights."""
 
 
 class Prediction(NamedTuple):
     change: dict[str, Float[Tensor, "seq tok"]]
-    """Of every token's log-prob, per direction; 0 outside the mask."""
+    """Change of every token's log-prob, per direction; 0 outside the mask."""
     method: Method
 
 
 class _TokenLogp(torch.nn.Module):
-    """`functional_call` swaps the parameters of a module, so the whole computation has to be one."""
+    """Model and log-prob as one module, because `functional_call` swaps the parameters of a module."""
 
     def __init__(self, model: PreTrainedModel, temperature: float) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class _TokenLogp(torch.nn.Module):
 
 @contextmanager
 def plain_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Fused attention knows no forward mode; the same attention written out does.
+    """Use unfused attention, because fused attention has no forward-mode derivative.
 
-    torch's own written-out form is taken before transformers' eager one, which takes its softmax in float32 whatever the weights are.
+    torch's math backend is preferred to transformers' eager attention, whose softmax is float32 whatever the dtype of the weights.
     """
     before = model.config._attn_implementation or "eager"
     if before not in ("eager", "sdpa"):
@@ -65,7 +65,7 @@ def plain_attention(model: PreTrainedModel) -> Iterator[None]:
             model.set_attn_implementation(before)
 
 
-def length_of(direction: Direction) -> float:
+def norm_of(direction: Direction) -> float:
     return float(torch.stack([part.double().square().sum() for part in direction.values()]).sum().sqrt())
 
 
@@ -84,7 +84,7 @@ def predicted_change(
         try:
             return predicted_change(model, rollouts, directions, temperature=temperature, max_tokens=max_tokens, method="jvp")
         except (NotImplementedError, RuntimeError) as problem:
-            if not _knows_no_forward_mode(problem):
+            if not _lacks_forward_mode(problem):
                 raise
             method = "difference"
     known = trainable_parameters(model)
@@ -93,7 +93,7 @@ def predicted_change(
             raise ValueError(f"direction {name!r} has {len(direction)} parameters but the model {len(known)}; give one change for each")
     module = _TokenLogp(model, temperature)
     weights = {f"model.{name}": value.detach() for name, value in known.items()}
-    # All directions go through the model together; the token budget is theirs together, too.
+    # All directions share one pass, so they share the token budget too.
     stacked = {
         key: torch.stack([direction[key.removeprefix("model.")].to(value) for direction in directions.values()])
         for key, value in weights.items()
@@ -113,7 +113,7 @@ def predicted_change(
     return Prediction(dict(zip(directions, change.where(mask, 0.0), strict=True)), method)
 
 
-def _knows_no_forward_mode(problem: Exception) -> bool:
+def _lacks_forward_mode(problem: Exception) -> bool:
     return any(word in str(problem) for word in ("forward AD", "forward-mode", "jvp", "vmap"))
 
 
@@ -125,12 +125,12 @@ def _forward_mode(module: _TokenLogp, weights: dict[str, Tensor], stacked: dict[
 
 
 def _difference(module: _TokenLogp, weights: dict[str, Tensor], stacked: dict[str, Tensor], given: Any) -> Tensor:
-    """(f(w + s d) - f(w - s d)) / 2s, with s d of one fixed length: rounding and curvature both stay small."""
+    """(f(w + s d) - f(w - s d)) / 2s, with s d of one fixed norm, so that rounding and curvature both stay small."""
     found: list[Tensor] = []
     for number in range(len(next(iter(stacked.values())))):
         tangent = {name: value[number] for name, value in stacked.items()}
-        size = length_of(tangent)
-        scale = DIFFERENCE_SIZE * length_of(weights) / size if size else 0.0
+        size = norm_of(tangent)
+        scale = DIFFERENCE_SIZE * norm_of(weights) / size if size else 0.0
         after, before = (
             functional_call(module, {name: value + sign * scale * tangent[name] for name, value in weights.items()}, given)
             for sign in (1, -1)

@@ -1,6 +1,6 @@
-"""Running out of memory: try once more with half as much in a pass. Denominators come from the plan, so the gradient stays the same.
+"""Out of memory: detect it, retry once with half the tokens in a pass, or raise a GuardError that names the settings to lower.
 
-Whether something failed because memory ran out: then it may work with less, or later, and nothing is known of what was tried.
+Denominators come from the plan, so smaller passes give the same gradient.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,16 +14,19 @@ from tokencredit.batching.microbatch import cut_micro_batches
 from tokencredit.errors import GuardError
 from tokencredit.types import PlannedStep
 
-ON_A_CPU = ("can't allocate memory", "not enough memory", "DefaultCPUAllocator")
-ON_A_GPU = ("CUDA error: out of memory", "[CUDA]: out of memory", "_ALLOC_FAILED")
-"""Outside of torch's own allocator: from the driver, from Triton, from cuBLAS and cuDNN."""
+CPU_MESSAGES = ("can't allocate memory", "not enough memory", "DefaultCPUAllocator")
+GPU_MESSAGES = ("CUDA error: out of memory", "[CUDA]: out of memory", "_ALLOC_FAILED")
+"""Messages from outside torch's allocator: the driver, Triton, cuBLAS and cuDNN."""
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Not all who run out have an error of their own; they are known by their words."""
+    """Whether an exception means out of memory. Some libraries raise a plain RuntimeError, recognised by its message.
+
+    The same work may succeed with fewer tokens, so such a failure proves nothing about the work itself.
+    """
     if isinstance(problem, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(problem, RuntimeError) and any(words in str(problem) for words in ON_A_CPU + ON_A_GPU)
+    return isinstance(problem, RuntimeError) and any(part in str(problem) for part in CPU_MESSAGES + GPU_MESSAGES)
 
 
 Found = TypeVar("Found")
@@ -31,18 +34,21 @@ Notify = Callable[[str], None]
 
 
 def ignore(message: str) -> None:
-    """Nobody is told."""
+    """Drop the message."""
 
 
 def retry_with_half_budget(
     work: Callable[[int], Found], *, budget: int, longest: int, doing: str, notify: Notify, free_memory: Callable[[], None]
 ) -> Found:
-    """`work(tokens in a pass)`; after a failure `free_memory()` and once more with half, but never below the longest row."""
+    """Run `work(tokens in a pass)`; when memory runs out, call `free_memory()` and retry once with half the tokens.
+
+    The second budget is never below the longest row.
+    """
     half = max(budget // 2, longest)
     for tokens in (budget, half):
-        said = _try(work, tokens)
-        if not isinstance(said, _Failed):
-            return said
+        found = _try(work, tokens)
+        if not isinstance(found, _Failed):
+            return found
         free_memory()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -56,7 +62,7 @@ def retry_with_half_budget(
 
 
 class _Failed:
-    """Says that work ran out of memory, without the traceback that would hold on to its tensors."""
+    """The work ran out of memory; no exception is kept, because its traceback would keep the tensors alive."""
 
 
 def _try(work: Callable[[int], Found], tokens: int) -> Found | _Failed:
@@ -70,7 +76,7 @@ def _try(work: Callable[[int], Found], tokens: int) -> Found | _Failed:
 
 @contextmanager
 def oom_as_guard_error() -> Iterator[None]:
-    """For work that has no smaller form: sampling draws for all of its rows at once, so half of them would be other draws."""
+    """Turn out-of-memory into a GuardError, for work that cannot be halved: half the rows would sample other responses."""
     try:
         yield
     except Exception as problem:
@@ -91,7 +97,7 @@ def peak_memory() -> str:
 
 
 def recut(step: PlannedStep, cost: list[int], *, max_tokens: int, packed: bool = False) -> PlannedStep:
-    """The same rows in smaller micro-batches, longest first; scales go with their rows."""
+    """The same rows in smaller micro-batches, longest first; credit scales follow their rows."""
     micro_batches = cut_micro_batches(step.rows, cost, max_tokens=max_tokens, packed=packed)
     scale = None if step.credit_scale is None else dict(zip(step.rows, step.credit_scale, strict=True))
     rows = [row for micro in micro_batches for row in micro]

@@ -1,13 +1,7 @@
-"""How rows go through the model in scoring and update: padded to the longest, the plain twin, or packed and compiled.
+"""Forward modes of scoring and update passes: padded or packed, compiled or not, with or without activation checkpointing.
 
-The layers of a model, and a forward of another kind for them while a pass begins.
-
-Layers compiled by torch for packed passes: what is computed between two matrix products becomes one kernel.
-
-Only the passes of scoring and update run them. Sampling, which adds to a cache, and looks, which differentiate forward,
-meet the plain layers.
-
-Gradient checkpointing: a pass keeps only what goes into each layer, and computes the rest again on the way back.
+Compiled and checkpointed layers replace `forward` only inside a context manager. Sampling, which extends a key-value cache, and
+the microscope, which differentiates in forward mode, use the unchanged layers.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +30,8 @@ def layers_of(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:
 
 
 @contextmanager
-def passing_through(layers: list[GradientCheckpointingLayer], wrap: Callable[[GradientCheckpointingLayer], Forward]) -> Iterator[None]:
-    """Inside, each layer is passed through what `wrap(layer)` made; afterwards through what it was before, wrapped or not."""
+def wrap_layers(layers: list[GradientCheckpointingLayer], wrap: Callable[[GradientCheckpointingLayer], Forward]) -> Iterator[None]:
+    """Inside the block each layer runs `wrap(layer)` as its forward; afterwards the previous forward is restored."""
     before = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = wrap(layer)
@@ -45,7 +39,7 @@ def passing_through(layers: list[GradientCheckpointingLayer], wrap: Callable[[Gr
         yield
     finally:
         for layer, own in zip(layers, before, strict=True):
-            # What hid the forward of the class goes, or gives way to what hid it before.
+            # Remove the instance attribute, or restore the one that was set before.
             del layer.forward
             if own is not None:
                 layer.forward = own
@@ -53,23 +47,23 @@ def passing_through(layers: list[GradientCheckpointingLayer], wrap: Callable[[Gr
 
 @cache
 def _compiled(kind: type[GradientCheckpointingLayer], backend: str) -> Callable[..., Any]:
-    """One compilation for all layers of a kind and for packed rows of any length."""
+    """One compilation for all layers of a class and for packed rows of any length; elementwise operations are fused."""
     return torch.compile(kind.forward, dynamic=True, backend=backend)
 
 
 @contextmanager
 def compiling(model: PreTrainedModel, backend: str = "inductor") -> Iterator[None]:
-    """Passes begun inside run compiled layers."""
+    """Passes that start inside the block run compiled layers."""
 
     def compiled(layer: GradientCheckpointingLayer) -> Forward:
         return partial(_compiled(type(layer), backend), layer)
 
-    with passing_through(layers_of(model), compiled):
+    with wrap_layers(layers_of(model), compiled):
         yield
 
 
 WORTH_COMPILING = 50_000_000
-"""Parameters. A smaller model waits for launches more than for memory, and a run of it is over soon."""
+"""Parameters. A smaller model is bound by kernel launches rather than memory, and its runs are short."""
 
 
 class ForwardMode(NamedTuple):
@@ -77,7 +71,7 @@ class ForwardMode(NamedTuple):
     compiled: bool = False
 
     def context(self, model: PreTrainedModel) -> AbstractContextManager[None]:
-        """Passes that are compiled must begin inside."""
+        """Compiled passes must start inside this context."""
         return compiling(model) if self.compiled else nullcontext()
 
 
@@ -86,7 +80,7 @@ PADDED = ForwardMode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardOptions:
-    """How rows go through the model in an update."""
+    """Settings of the forward passes of an update."""
 
     temperature: float
     """Of the sampler: log-probs are those of logits / temperature."""
@@ -95,7 +89,7 @@ class ForwardOptions:
     """Activation checkpointing."""
     mode: ForwardMode = PADDED
     max_tokens: int | None = None
-    """Bounds a forward pass even where the plan was cut for another mode, before a resume."""
+    """Bounds a forward pass even where the plan of a resumed batch was cut for another mode."""
 
     @classmethod
     def from_config(cls, config: TrainConfig, mode: ForwardMode) -> "ForwardOptions":
@@ -109,15 +103,17 @@ class ForwardOptions:
 
 
 def choose_forward_mode(config: TrainConfig, model: PreTrainedModel) -> ForwardMode:
-    """By itself it packs on a GPU what can be packed: on a CPU the padded pass is what published numbers were made with."""
-    asked = next((name for name, plain in HEEDED_BY_PACKED.items() if getattr(config, name) not in plain), None)
+    """Packed on a GPU where the model supports it; padded on a CPU, where all recorded results were made with padded passes."""
+    packed_only = next((name for name, plain in HEEDED_BY_PACKED.items() if getattr(config, name) not in plain), None)
     if config.passes == "padded" or (config.passes == "auto" and model.device.type != "cuda"):
-        if asked is not None:
-            raise ConfigError(f"{asked} is {getattr(config, asked)!r}, which only packed passes heed; set passes to 'packed' too")
+        if packed_only is not None:
+            raise ConfigError(
+                f"{packed_only} is {getattr(config, packed_only)!r}, which only packed passes use; set passes to 'packed' too"
+            )
         return PADDED
     reason = packing_unsupported_reason(model)
-    if reason is not None and (config.passes == "packed" or asked is not None):
-        name = "passes" if asked is None else asked
+    if reason is not None and (config.passes == "packed" or packed_only is not None):
+        name = "passes" if packed_only is None else packed_only
         raise ConfigError(f"{name} is {getattr(config, name)!r} but model {config.model!r} cannot be packed: {reason}; use 'auto'")
     slow = compile_unsupported_reason(config, model)
     if config.compile == "on" and slow is not None:
@@ -126,7 +122,10 @@ def choose_forward_mode(config: TrainConfig, model: PreTrainedModel) -> ForwardM
 
 
 def compile_unsupported_reason(config: TrainConfig, model: PreTrainedModel) -> str | None:
-    """Only flash attention takes rows of any layout; the padded buckets that stand in for it would be compiled for each anew."""
+    """Why packed layers cannot be compiled; None where they can.
+
+    Flash attention takes rows of any layout; the padded buckets used without it would recompile for every layout.
+    """
     if model.device.type != "cuda":
         return "the model is not on a GPU"
     if config.compile == "auto" and model.num_parameters() < WORTH_COMPILING:
@@ -136,7 +135,7 @@ def compile_unsupported_reason(config: TrainConfig, model: PreTrainedModel) -> s
     text = model.config.get_text_config()
     wide = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     if wide > WIDEST_FLASH_HEAD or wide % 8:
-        return f"its heads have {wide} places, and flash attention takes multiples of 8 up to {WIDEST_FLASH_HEAD}"
+        return f"its head size is {wide}, and flash attention takes multiples of 8 up to {WIDEST_FLASH_HEAD}"
     return triton_unavailable_reason()
 
 
@@ -147,35 +146,33 @@ def feature_room(config: TrainConfig) -> FeatureRoom:
 def recomputable_layers(model: PreTrainedModel) -> list[GradientCheckpointingLayer]:
     layers = layers_of(model)
     if not layers:
-        raise ConfigError(
-            f"optimizer.gradient_checkpointing is true but no layer of {type(model).__name__} can be computed again; set it to false"
-        )
+        raise ConfigError(f"optimizer.gradient_checkpointing is true but no layer of {type(model).__name__} supports it; set it to false")
     return layers
 
 
 @contextmanager
 def activation_checkpointing(model: PreTrainedModel) -> Iterator[None]:
-    """Passes begun inside are computed again when their gradient is taken.
+    """Passes that start inside keep only the inputs of each layer; the backward pass recomputes the rest.
 
-    transformers' own switch works in training mode alone, where some layers drop out. So each layer's forward is wrapped here
-    instead, and the model stays in eval mode: nothing is drawn, and the second pass gives the bits of the first.
+    transformers' own switch needs training mode, where some layers apply dropout. Wrapping each layer's forward keeps the model
+    in eval mode, so no random number is drawn and the recomputed pass gives the same bits.
     """
     layers = recomputable_layers(model)
-    with passing_through(layers, _again):
+    with wrap_layers(layers, _with_checkpointing):
         for layer in layers:
-            # Says to whoever asks the model that its cache must stay unused: a layer passed twice would add to it twice.
+            # Tells transformers not to use the KV cache: a layer run twice would append twice.
             layer.gradient_checkpointing = True
         try:
             yield
         finally:
             for layer in layers:
-                # It hid what the class has.
+                # Uncovers the attribute of the class.
                 del layer.gradient_checkpointing
 
 
-def _again(layer: GradientCheckpointingLayer) -> Forward:
-    return partial(_passed, layer.forward)
+def _with_checkpointing(layer: GradientCheckpointingLayer) -> Forward:
+    return partial(_checkpointed, layer.forward)
 
 
-def _passed(forward: Forward, *given: Any, **named: Any) -> Any:
+def _checkpointed(forward: Forward, *given: Any, **named: Any) -> Any:
     return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, **named)

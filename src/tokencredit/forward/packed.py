@@ -1,7 +1,7 @@
-"""Log-probs and entropies of sampled tokens without padding and without logits; `forward.py` is the plain twin.
+"""Log-probs and entropies of sampled tokens without padding and without full logits; `padded.py` is the reference.
 
-A micro-batch goes through the model as one packed row (`packing.py`, `packed_attention.py`), and the head is asked at the positions
-that predict sampled tokens alone. Models of which this would not be true are named by `packing_unsupported_reason`.
+A micro-batch runs through the model as one packed row (`packing.py`, `attention.py`), and the LM head is applied only at positions
+that predict sampled tokens. `packing_unsupported_reason` says why a model cannot be packed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from tokencredit.forward.attention import SEGMENTS, let_pack
+from tokencredit.forward.attention import SEGMENTS, register_packed_attention
 from tokencredit.forward.memory import is_out_of_memory
 from tokencredit.forward.packing import PackedLayout, pack
 from tokencredit.forward.padded import lm_head, response_logits
@@ -24,10 +24,11 @@ from tokencredit.kernels.lm_head import HeadRule, head_statistics
 
 class PackedScores(NamedTuple):
     logp: Float[Tensor, "seq tok"]
-    """Of sampled tokens, with gradient; 0 elsewhere, as everything here."""
+    """Log-probs of sampled tokens, with gradient; 0 elsewhere."""
     entropy: Float[Tensor, "seq tok"]
+    """Without gradient; 0 elsewhere."""
     hidden: Float[Tensor, "sampled hid"]
-    """What the head was given for each sampled token, in the order of `layout.place`; with gradient."""
+    """Input of the LM head for each sampled token, in the order of `layout.flat_index`; with gradient."""
     layout: PackedLayout
 
 
@@ -39,36 +40,36 @@ def packed_scores(
     *,
     temperature: float,
 ) -> PackedScores:
-    """`mask` is True for sampled tokens. Tokens and mask of the host are read at once, those of a device only when it is done."""
+    """Pack and score rows; `mask` is True for sampled tokens. Tokens and mask on a device cost a synchronization."""
     return score_layout(model, pack(prompts, tokens, mask, model.device), temperature=temperature)
 
 
 def score_layout(model: PreTrainedModel, layout: PackedLayout, *, temperature: float) -> PackedScores:
-    """The same for rows that are packed already: a layout can be used for many passes."""
+    """Score rows that are packed already: a layout can be used for many passes."""
     rule = head_rule(model, temperature)
     if rule is None:
         raise ValueError(f"{type(model).__name__} cannot be packed: {packing_unsupported_reason(model)}")
     weight = cast(Tensor, lm_head(model).weight)
     hidden = packed_hidden(model, layout)
-    if len(layout.place):
+    if len(layout.flat_index):
         logp, entropy, _ = head_statistics(hidden, weight, layout.targets, rule)
     else:
         logp = entropy = weight[:0].sum(-1)
-    logp, entropy = (_placed(each, layout) for each in (logp, entropy.detach()))
+    logp, entropy = (_scatter(each, layout) for each in (logp, entropy.detach()))
     return PackedScores(logp, entropy, hidden, layout)
 
 
-def _placed(values: Float[Tensor, " sampled"], layout: PackedLayout) -> Float[Tensor, "seq tok"]:
+def _scatter(values: Float[Tensor, " sampled"], layout: PackedLayout) -> Float[Tensor, "seq tok"]:
     rows, width = layout.shape
-    return values.new_zeros(rows * width).index_copy(0, layout.place, values).view(rows, width)
+    return values.new_zeros(rows * width).index_copy(0, layout.flat_index, values).view(rows, width)
 
 
 def packed_hidden(model: PreTrainedModel, layout: PackedLayout) -> Float[Tensor, "sampled hid"]:
-    """What the LM head is to be given for each sampled token."""
-    if not len(layout.place):
+    """Input of the LM head for each sampled token."""
+    if not len(layout.flat_index):
         return cast(Tensor, lm_head(model).weight)[:0]
-    let_pack(_text_config(model)._attn_implementation)
-    # A mask of four dimensions is taken as it is: none is made, and packed attention reads none.
+    register_packed_attention(_text_config(model)._attn_implementation)
+    # transformers uses a 4-D mask as it is, so it builds none; packed attention ignores it.
     unread = torch.zeros(1, 1, 1, 1, device=layout.ids.device)
     inputs = {"input_ids": layout.ids, "position_ids": layout.positions, "attention_mask": unread, "use_cache": False}
     return model.base_model(**inputs, **{SEGMENTS: layout.segments})[0][0].index_select(0, layout.head_rows)
@@ -78,46 +79,46 @@ def _text_config(model: PreTrainedModel) -> Any:
     return model.config.get_text_config()
 
 
-class _Examined(NamedTuple):
-    refused: str | None
+class _Probe(NamedTuple):
+    unsupported: str | None
     scale: float = 1.0
     softcap: float | None = None
 
 
-_examined: "WeakKeyDictionary[PreTrainedModel, _Examined]" = WeakKeyDictionary()
+_probed: "WeakKeyDictionary[PreTrainedModel, _Probe]" = WeakKeyDictionary()
 
 
 def packing_unsupported_reason(model: PreTrainedModel) -> str | None:
-    """Why a packed pass would not give this model's numbers; None where it does. Each model is tried once, on a few tokens."""
-    return _attention_refused(model) or _examine(model).refused
+    """Why a packed pass would not reproduce this model; None where it does. Each model is probed once, on a few tokens."""
+    return _attention_unsupported(model) or _probe(model).unsupported
 
 
 def head_rule(model: PreTrainedModel, temperature: float) -> HeadRule | None:
-    """How logits follow from hidden states and head; None where the model is not packed."""
+    """How logits follow from hidden states and LM head; None where the model cannot be packed."""
     if packing_unsupported_reason(model) is not None:
         return None
-    _, scale, softcap = _examine(model)
+    _, scale, softcap = _probe(model)
     return HeadRule(temperature=temperature, scale=scale, softcap=softcap)
 
 
-def _examine(model: PreTrainedModel) -> _Examined:
-    if model not in _examined:
-        refused = _family_refused(model)
-        _examined[model] = _Examined(refused) if refused else _tried(model)
-    return _examined[model]
+def _probe(model: PreTrainedModel) -> _Probe:
+    if model not in _probed:
+        unsupported = _architecture_unsupported(model)
+        _probed[model] = _Probe(unsupported) if unsupported else _run_probe(model)
+    return _probed[model]
 
 
-def _attention_refused(model: PreTrainedModel) -> str | None:
-    """What may change between two passes."""
+def _attention_unsupported(model: PreTrainedModel) -> str | None:
+    """Reasons that may change between two passes, so they are checked every time."""
     implementation = _text_config(model)._attn_implementation
     if implementation == "eager" or implementation not in ALL_ATTENTION_FUNCTIONS:
         return f"its attention is {implementation!r}; it must be one that transformers' attention interface knows, as 'sdpa'"
     if model.training:
-        return "it is in training mode, in which it may drop out"
+        return "it is in training mode, where dropout may be active"
     return None
 
 
-def _family_refused(model: PreTrainedModel) -> str | None:
+def _architecture_unsupported(model: PreTrainedModel) -> str | None:
     config = _text_config(model)
     if config.is_encoder_decoder:
         return "it has an encoder"
@@ -137,40 +138,40 @@ def _family_refused(model: PreTrainedModel) -> str | None:
     return None
 
 
-_TRIAL_PROMPTS = ((5, 2, 7, 3, 6), (5, 2, 7, 3, 6), (4, 6, 2))
-_TRIAL_TOKENS = ((3, 6, 4, 2), (7, 3, 5, 0), (2, 5, 0, 0))
-_TRIAL_LENGTHS = (4, 3, 2)
-_NEAR = {torch.float64: 1e-5, torch.float32: 5e-3}
-"""How far two ways to compute hidden states and logits may lie apart, by dtype and relative to the largest; halves: 5e-2."""
+_PROBE_PROMPTS = ((5, 2, 7, 3, 6), (5, 2, 7, 3, 6), (4, 6, 2))
+_PROBE_TOKENS = ((3, 6, 4, 2), (7, 3, 5, 0), (2, 5, 0, 0))
+_PROBE_LENGTHS = (4, 3, 2)
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 5e-3}
+"""Allowed difference between packed and padded results, by dtype, relative to the largest value; half precision: 5e-2."""
 
 
 @torch.no_grad()
-def _tried(model: PreTrainedModel) -> _Examined:
-    """A shared prompt, a lone one and responses of uneven length: packed and under the rule, and by the model's own forward."""
+def _run_probe(model: PreTrainedModel) -> _Probe:
+    """Compare a packed pass with the model's own forward, on a shared prompt, a single one and responses of unequal length."""
     config = _text_config(model)
     divided, softcap = getattr(config, "logits_scaling", None), getattr(config, "final_logit_softcapping", None)
     scale = float(getattr(config, "logit_scale", None) or 1.0) / float(divided or 1.0)
     vocabulary = int(config.vocab_size)
-    prompts = [tuple(token % vocabulary for token in prompt) for prompt in _TRIAL_PROMPTS]
-    tokens = torch.tensor(_TRIAL_TOKENS) % vocabulary
-    mask = torch.arange(tokens.shape[1]) < torch.tensor(_TRIAL_LENGTHS)[:, None]
+    prompts = [tuple(token % vocabulary for token in prompt) for prompt in _PROBE_PROMPTS]
+    tokens = torch.tensor(_PROBE_TOKENS) % vocabulary
+    mask = torch.arange(tokens.shape[1]) < torch.tensor(_PROBE_LENGTHS)[:, None]
     try:
         with torch.autocast(model.device.type, enabled=False):
             hidden = packed_hidden(model, pack(prompts, tokens, mask, model.device))
             logits = _logits(hidden, cast(Tensor, lm_head(model).weight), scale, softcap)
             own = [
                 response_logits(model, [prompt], row[None, :long].to(model.device))
-                for prompt, row, long in zip(prompts, tokens, _TRIAL_LENGTHS, strict=True)
+                for prompt, row, long in zip(prompts, tokens, _PROBE_LENGTHS, strict=True)
             ]
     except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as problem:
         if is_out_of_memory(problem):
             raise
-        return _Examined(f"a packed pass fails: {problem}")
-    if not _near(hidden, torch.cat([each.hidden[0] for each in own])):
-        return _Examined("a packed pass gives other hidden states than its own forward")
-    if not _near(logits, torch.cat([each.logits[0] for each in own])):
-        return _Examined("its logits are not explained by hidden states, head, scale and soft-cap")
-    return _Examined(None, scale, softcap)
+        return _Probe(f"a packed pass fails: {problem}")
+    if not _close(hidden, torch.cat([each.hidden[0] for each in own])):
+        return _Probe("a packed pass gives other hidden states than its own forward")
+    if not _close(logits, torch.cat([each.logits[0] for each in own])):
+        return _Probe("its logits are not explained by hidden states, head, scale and soft-cap")
+    return _Probe(None, scale, softcap)
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, softcap: float | None) -> Tensor:
@@ -178,5 +179,5 @@ def _logits(hidden: Tensor, weight: Tensor, scale: float, softcap: float | None)
     return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
 
-def _near(found: Tensor, known: Tensor) -> bool:
-    return found.shape == known.shape and float((found - known).abs().max()) <= _NEAR.get(known.dtype, 5e-2) * float(known.abs().max())
+def _close(found: Tensor, known: Tensor) -> bool:
+    return found.shape == known.shape and float((found - known).abs().max()) <= _TOLERANCE.get(known.dtype, 5e-2) * float(known.abs().max())

@@ -1,9 +1,7 @@
 """One forward pass over prompts and responses: logits with gradient, or log-prob, entropy and hidden states without.
 
-A row is laid out as [left padding | prompt | response | right padding]. Causal attention never looks right, so only
+A row is laid out as [left padding | prompt | response | right padding]. Causal attention never reads to the right, so only
 left padding needs a mask, and rows with prompts of one length need none.
-
-What of a model is trained: all of its weights, or adapters alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +21,14 @@ from tokencredit.types import Rollouts, TokenScores
 
 
 def precision(model: PreTrainedModel, dtype: str) -> AbstractContextManager[Any]:
-    """bfloat16 runs the passes under autocast over float32 weights, so that small updates are not rounded away."""
+    """Autocast for bfloat16; the weights stay float32, so that rounding does not drop small updates."""
     return torch.autocast(model.device.type, dtype=torch.bfloat16) if dtype == "bfloat16" else nullcontext()
 
 
 class PaddedPrompts(NamedTuple):
     ids: Int[Tensor, "seq tok"]
     attention: Int[Tensor, "seq tok"] | None
-    """None where nothing is padded."""
+    """None without padding."""
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> PaddedPrompts:
@@ -43,13 +41,13 @@ def pad_prompts(prompts: Sequence[Sequence[int]], device: torch.device) -> Padde
 
 
 def response_extent(mask: Bool[Tensor, "seq tok"]) -> Int[Tensor, " seq"]:
-    """Columns a response takes: up to its last sampled token."""
+    """Length of each response up to its last sampled token."""
     columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return (columns * mask).amax(-1) if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long, device=mask.device)
 
 
 def row_cost(rollouts: Rollouts) -> list[int]:
-    """Tokens each row takes in a pass, prompt included."""
+    """Tokens of each row in a pass, prompt included."""
     return [len(prompt) + extent for prompt, extent in zip(rollouts.prompts, response_extent(rollouts.mask).tolist(), strict=True)]
 
 
@@ -57,7 +55,7 @@ class ResponseLogits(NamedTuple):
     logits: Float[Tensor, "seq tok vocab"]
     """Logits that predict each response token."""
     hidden: Float[Tensor, "seq tok hid"]
-    """What the LM head was given there."""
+    """Input of the LM head at these positions."""
 
 
 def lm_head(model: PreTrainedModel) -> torch.nn.Module:
@@ -73,7 +71,7 @@ def head_weight(model: PreTrainedModel) -> Float[Tensor, "vocab hid"]:
 
 @contextmanager
 def watching_head(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Collect what the LM head is given: hidden states without asking the model for those of every layer."""
+    """Collect the inputs of the LM head: final hidden states without keeping those of every layer."""
     seen: list[Tensor] = []
     handle = lm_head(model).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     try:
@@ -83,12 +81,12 @@ def watching_head(model: PreTrainedModel) -> Iterator[list[Tensor]]:
 
 
 def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
-    """The model's own forward (any logit scale or soft-cap included), the head applied to response positions only.
+    """The model's own forward (any logit scale or soft-cap included), with the LM head at response positions only.
 
-    A prompt that many responses share is read once where that saves much; the numbers differ by rounding alone.
+    A prompt that many responses share runs once where that saves much; results then differ by rounding only.
     """
-    if pays_to_share(prompts, tokens.shape[1]) and not is_computed_again(model) and _copies_its_cache(model):
-        return _sharing_prompts(model, prompts, tokens)
+    if pays_to_share(prompts, tokens.shape[1]) and not uses_activation_checkpointing(model) and _has_copyable_cache(model):
+        return _logits_with_shared_prompts(model, prompts, tokens)
     prompt_ids, prompt_attention = pad_prompts(prompts, tokens.device)
     width = tokens.shape[1]
     inputs: dict[str, Any] = {"input_ids": torch.cat([prompt_ids, tokens[:, :-1]], 1), "use_cache": False, "logits_to_keep": width}
@@ -101,7 +99,7 @@ def response_logits(model: PreTrainedModel, prompts: Sequence[Sequence[int]], to
 
 
 SHARING_PAYS = 0.6
-"""Prompts are shared where that leaves at most this part of the tokens: two short passes cost more than one of their length."""
+"""Prompts are shared where at most this fraction of the tokens remains; two short passes cost more than one long pass."""
 
 
 def pays_to_share(prompts: Sequence[Sequence[int]], width: int) -> bool:
@@ -109,22 +107,22 @@ def pays_to_share(prompts: Sequence[Sequence[int]], width: int) -> bool:
     return different * longest + len(prompts) * width <= SHARING_PAYS * len(prompts) * (longest + width)
 
 
-def is_computed_again(model: PreTrainedModel) -> bool:
-    """The mark by which transformers' own property tells; its name changed in 5.23."""
+def uses_activation_checkpointing(model: PreTrainedModel) -> bool:
+    """Reads the flag itself, because transformers renamed its property in 5.23."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
-def _copies_its_cache(model: PreTrainedModel) -> bool:
-    """Keys and values can be copied row by row; the states of recurrent and convolutional layers cannot."""
+def _has_copyable_cache(model: PreTrainedModel) -> bool:
+    """Whether cached states can be copied row by row: keys and values can; recurrent and convolutional states cannot."""
     layers = DynamicCache(config=model.config).layers
     return bool(layers) and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
-def _sharing_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
-    """Every different prompt once, then all responses on copies of its keys and values, through which gradients flow back."""
-    places: dict[tuple[int, ...], int] = {}
-    of_row = torch.tensor([places.setdefault(tuple(prompt), len(places)) for prompt in prompts], device=tokens.device)
-    ids, attention = pad_prompts(list(places), tokens.device)
+def _logits_with_shared_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokens: Int[Tensor, "seq tok"]) -> ResponseLogits:
+    """Run each distinct prompt once, then all responses on copies of its keys and values; gradients flow through the copies."""
+    index_of: dict[tuple[int, ...], int] = {}
+    of_row = torch.tensor([index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts], device=tokens.device)
+    ids, attention = pad_prompts(list(index_of), tokens.device)
     cache = DynamicCache(config=model.config)
     inputs: dict[str, Any] = {"input_ids": ids, "past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
     if attention is not None:
@@ -136,8 +134,8 @@ def _sharing_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], t
         cache.batch_select_indices(of_row)
         inputs = {"input_ids": tokens[:, :-1], "past_key_values": cache, "use_cache": True}
         if attention is not None:
-            whole = torch.cat([attention[of_row], torch.ones_like(tokens[:, :-1])], 1)
-            inputs |= {"attention_mask": whole, "position_ids": (whole.cumsum(1) - 1)[:, ids.shape[1] :]}
+            full = torch.cat([attention[of_row], torch.ones_like(tokens[:, :-1])], 1)
+            inputs |= {"attention_mask": full, "position_ids": (full.cumsum(1) - 1)[:, ids.shape[1] :]}
         rest = model(**inputs).logits
     return ResponseLogits(torch.cat([first, rest], 1), torch.cat([seen[0][:, -1:][of_row], seen[1]], 1))
 
@@ -178,5 +176,5 @@ def score_rows(
 
 
 def trainable_parameters(model: Module) -> dict[str, Parameter]:
-    """By their names in `named_parameters`; what is frozen has no gradient and no place in an optimizer."""
+    """By name in `named_parameters`: all weights, or adapters alone. Frozen parameters have no gradient and no optimizer state."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

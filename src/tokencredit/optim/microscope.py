@@ -1,11 +1,7 @@
-"""What a plan's optimizer steps do to every token: predicted from the weights before, measured while training takes them.
+"""The microscope: what the optimizer steps of a plan do to every token, predicted at first order and measured during the update.
 
-A copy of the policy is made before the first optimizer step and all gradients for the prediction are taken there. The policy
-that is trained and its optimizer are only read, so a run with the microscope on and one with it off end with the same bits.
-
-AdamW's change of the weights as a sum of parts: it is linear in the gradient once its divisor is known.
-
-change = -rate / bias1 (1 - beta1) clip (g+ + g-) / (sqrt(v / bias2) + eps)   +   what momentum and decay add
+The microscope copies the policy before the first optimizer step and takes all gradients on the copy. It only reads the trained
+policy and its optimizer, so a run with the microscope and one without end with the same bits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,13 +29,17 @@ from tokencredit.types import Credited, PlannedStep, Rollouts, StepPlan
 
 
 def clip_factor(norm: float, gradient_clip: float) -> float:
-    """What torch's clip_grad_norm_ multiplies a gradient of this norm by."""
+    """The factor that torch's clip_grad_norm_ applies to a gradient of this norm."""
     return min(1.0, gradient_clip / (norm + 1e-6))
 
 
 @torch.no_grad()
 def adamw_part(optimizer: torch.optim.AdamW, named: Mapping[str, Tensor], gradient: Direction, *, clip: float) -> dict[str, Tensor]:
-    """The part of the step just taken that came from `gradient`; `named` are the optimizer's own parameters."""
+    """The part of the last optimizer step that came from `gradient`; `named` are the optimizer's parameters.
+
+    AdamW's step is linear in the gradient once its divisor is known:
+    change = -rate / bias1 (1 - beta1) clip (g+ + g-) / (sqrt(v / bias2) + eps) + momentum and decay
+    """
     owner = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     part: dict[str, Tensor] = {}
     for name, parameter in named.items():
@@ -52,22 +52,22 @@ def adamw_part(optimizer: torch.optim.AdamW, named: Mapping[str, Tensor], gradie
 
 
 class MicroscopeConfig(NamedTuple):
-    """How the microscope looks; none of it changes what it looks at."""
+    """Settings of an observation; none of them changes the observed update."""
 
     temperature: float
     max_tokens: int
     gradient_clip: float
     dtype: str
     seed: int
-    """The one that training gives `run_plan` for this batch."""
+    """The seed that training uses for the optimizer steps of this batch."""
     groups: int
-    """Groups whose tokens' change is predicted; 0 takes all."""
+    """Number of groups whose tokens' change is predicted; 0 takes all."""
     recompute: bool = False
     """As in `accumulate_gradient`."""
 
 
 class Effects(NamedTuple):
-    """First-order change of the log-probs of the responses looked at, by where it comes from."""
+    """First-order change of the observed responses' log-probs, by source."""
 
     first: Float[Tensor, "seq tok"]
     first_positive: Float[Tensor, "seq tok"]
@@ -76,37 +76,38 @@ class Effects(NamedTuple):
     raw_positive: Float[Tensor, "seq tok"]
     raw_negative: Float[Tensor, "seq tok"]
     mini_positive: Float[Tensor, "seq tok"]
-    """NaN for responses that are in no optimizer step, as `mini_negative`."""
+    """NaN for responses in no optimizer step; the same holds for `mini_negative`."""
     mini_negative: Float[Tensor, "seq tok"]
 
 
 class StepEvidence(NamedTuple):
     moved: Movement
-    """From before to after the whole step."""
+    """From before to after the training step."""
     logp_first: Float[Tensor, "seq tok"]
     """After the first optimizer step."""
-    looked_at: Int[Tensor, " rows"]
+    rows: Int[Tensor, " rows"]
+    """The observed responses."""
     effects: Effects
-    """Of the responses looked at, in the order of `looked_at`."""
+    """In the order of `rows`."""
     kappa: Float[Tensor, "seq tok"]
-    """What the first optimizer step's objective gives each token."""
+    """kappa = dJ/d logp of each token in the first optimizer step."""
     method: Method
 
 
 @contextmanager
-def memory_for_a_look() -> Iterator[None]:
-    """Running out of memory here is for the user to decide about, not a fault of training."""
+def observation_memory_errors() -> Iterator[None]:
+    """Turn out-of-memory during an observation into a GuardError that names the settings to lower."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise GuardError(
-            "looking at this step needs memory for about fourteen more copies of the weights and there is not enough; "
+            "observing this step needs memory for about fourteen more copies of the weights and there is not enough; "
             "set diagnose.every to 0, or diagnose.groups lower"
         ) from None
 
 
 def choose_rows(credited: Credited, *, groups: int, seed: int) -> Tensor:
-    """Rows of whole groups, drawn at random; groups that can teach something before those whose rewards are all alike."""
+    """All rows of randomly chosen groups; groups with unequal rewards come before those whose rewards are all equal."""
     rollouts = credited.rollouts
     names = torch.unique(rollouts.group).tolist()
     spread = group_statistics(credited.scored.reward, rollouts.group).std > 0
@@ -125,7 +126,7 @@ def _minus(left: Direction, right: Direction) -> dict[str, Tensor]:
 
 
 def _opposite(gradient: Direction) -> dict[str, Tensor]:
-    """The way a gradient step goes."""
+    """The direction of a gradient step."""
     return {name: -value for name, value in gradient.items()}
 
 
@@ -140,7 +141,7 @@ class _SideEffects(NamedTuple):
 
 
 class Microscope:
-    """Made before the update, told of each optimizer step (`watch` of `run_plan`), asked for its evidence afterwards."""
+    """Observes one update: created before it, called after each optimizer step, read with `evidence` at the end."""
 
     def __init__(
         self,
@@ -149,25 +150,25 @@ class Microscope:
         credited: Credited,
         plan: StepPlan,
         built: AggregatedObjective,
-        lens: MicroscopeConfig,
+        settings: MicroscopeConfig,
     ) -> None:
         if not plan.steps:
             raise ValueError("a plan without optimizer steps leaves nothing to examine")
         self.policy, self.optimizer = policy, optimizer
-        self.credited, self.plan, self.built, self.lens = credited, plan, built, lens
+        self.credited, self.plan, self.built, self.settings = credited, plan, built, settings
         model = deepcopy(policy.model)
-        # A sampler draws with the weights it was made for.
+        # A sampler is bound to the weights it was created with.
         self.before = replace(policy, model=model, sampler=None)
         self.weights = _weights(self.before)
-        self.looked_at = choose_rows(credited, groups=lens.groups, seed=lens.seed)
-        self.seen = credited.rollouts.select(self.looked_at)
+        self.rows = choose_rows(credited, groups=settings.groups, seed=settings.seed)
+        self.seen = credited.rollouts.select(self.rows)
         self.directions: dict[str, Direction] = {}
         self.logp_first: Tensor | None = None
         self.method: Method | None = None
-        self._look_at_gradients()
+        self._compute_gradients()
 
-    def _look_at_gradients(self) -> None:
-        """Of every optimizer step by side, and of the whole batch taken at once."""
+    def _compute_gradients(self) -> None:
+        """Gradients by side, of each optimizer step and of the batch as one step."""
         shape, kind = self.seen.mask.shape, self.credited.old_logp
         self.mini = _SideEffects(*(torch.full(shape, torch.nan, dtype=kind.dtype, device=kind.device) for _ in range(2)))
         batch = _Sides(*({name: torch.zeros_like(value) for name, value in self.weights.items()} for _ in range(2)))
@@ -176,10 +177,10 @@ class Microscope:
             sides = self._side_gradients(number, step)
             if number == 0:
                 self.first = sides
-            for whole, part in zip(batch, sides, strict=True):
+            for total_gradient, part in zip(batch, sides, strict=True):
                 for name, value in part.items():
-                    whole[name] += step.denominator / total * value
-            inside = torch.isin(self.looked_at, torch.tensor(step.rows, device=self.looked_at.device)).nonzero()[:, 0]
+                    total_gradient[name] += step.denominator / total * value
+            inside = torch.isin(self.rows, torch.tensor(step.rows, device=self.rows.device)).nonzero()[:, 0]
             if len(inside):
                 found = self._predict(self.seen.select(inside), {name: _opposite(part) for name, part in sides._asdict().items()})
                 self.mini.positive[inside], self.mini.negative[inside] = found["positive"], found["negative"]
@@ -192,50 +193,50 @@ class Microscope:
 
     def _gradient(self, number: int, step: PlannedStep, only: Bool[Tensor, "seq tok"]) -> dict[str, Tensor]:
         self.before.model.zero_grad(set_to_none=True)
-        lens, seed = self.lens, step_seed(self.lens.seed, number)
-        options = ForwardOptions(temperature=lens.temperature, dtype=lens.dtype, recompute=lens.recompute)
+        settings, seed = self.settings, step_seed(self.settings.seed, number)
+        options = ForwardOptions(temperature=settings.temperature, dtype=settings.dtype, recompute=settings.recompute)
         accumulate_gradient(self.before, self.credited, step, self.built, options, seed=seed, only=only)
         return {name: parameter.grad for name, parameter in trainable_parameters(self.before.model).items() if parameter.grad is not None}
 
     def _predict(self, rollouts: Rollouts, directions: Mapping[str, Direction]) -> dict[str, Tensor]:
-        lens = self.lens
+        settings = self.settings
         found = predicted_change(
-            self.before.model, rollouts, directions, temperature=lens.temperature, max_tokens=lens.max_tokens, method=self.method
+            self.before.model, rollouts, directions, temperature=settings.temperature, max_tokens=settings.max_tokens, method=self.method
         )
         self.method = found.method
         return found.change
 
-    def watch(self, number: int, gradient_norm: float) -> None:
-        """After the first optimizer step: what it changed, and which part of that came from each side."""
+    def after_optimizer_step(self, number: int, gradient_norm: float) -> None:
+        """Record the change of the first optimizer step and the part of it from each side."""
         if number > 0:
             return
         named = trainable_parameters(self.policy.model)
-        clip = clip_factor(gradient_norm, self.lens.gradient_clip)
+        clip = clip_factor(gradient_norm, self.settings.gradient_clip)
         self.directions["first"] = _minus(_weights(self.policy), self.weights)
         for side, gradient in self.first._asdict().items():
             self.directions[f"first_{side}"] = adamw_part(self.optimizer, named, gradient, clip=clip)
         del self.first
-        # In full precision whatever training runs in: an update is far smaller than the rounding of a bfloat16 pass.
+        # In full precision even where training is not: an update is far smaller than the rounding of a bfloat16 pass.
         self.logp_first = score_rows(
-            self.policy.model, self.credited.rollouts, temperature=self.lens.temperature, max_tokens=self.lens.max_tokens
+            self.policy.model, self.credited.rollouts, temperature=self.settings.temperature, max_tokens=self.settings.max_tokens
         ).logp
 
     def evidence(self) -> StepEvidence:
-        """After the last optimizer step."""
-        assert self.logp_first is not None, "the microscope was not told of the first optimizer step"
-        lens = self.lens
+        """Call after the last optimizer step."""
+        assert self.logp_first is not None, "after_optimizer_step was not called for the first optimizer step"
+        settings = self.settings
         self.directions["step"] = _minus(_weights(self.policy), self.weights)
         effects = Effects(**self._predict(self.seen, self.directions), mini_positive=self.mini.positive, mini_negative=self.mini.negative)
         self.directions.clear()
         moved = movement(
-            self.before.model, self.policy.model, self.credited.rollouts, temperature=lens.temperature, max_tokens=lens.max_tokens
+            self.before.model, self.policy.model, self.credited.rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens
         )
         assert self.method is not None
         return StepEvidence(
             moved=moved,
             logp_first=self.logp_first,
-            looked_at=self.looked_at,
+            rows=self.rows,
             effects=effects,
-            kappa=step_kappa(self.credited, self.plan.steps[0], self.built, moved.before.logp, seed=step_seed(lens.seed, 0)),
+            kappa=step_kappa(self.credited, self.plan.steps[0], self.built, moved.before.logp, seed=step_seed(settings.seed, 0)),
             method=self.method,
         )

@@ -1,4 +1,4 @@
-"""The optimizer steps of one plan: micro-batches in, weights moved, denominators from the plan."""
+"""The optimizer steps of one plan: micro-batches, gradients, clipping, and denominators from the plan."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,8 @@ from tokencredit.policy.policy import Policy
 from tokencredit.types import Credited, PlannedStep, StepPlan, StepResult
 
 
-class _Passed(NamedTuple):
-    """A micro-batch with what goes through the model."""
+class _MicroBatchPass(NamedTuple):
+    """A micro-batch and the model inputs of its pass."""
 
     rows: HostRows
     tokens: Tensor
@@ -40,15 +40,15 @@ class _Passed(NamedTuple):
 
 def _micro_batch(
     credited: Credited, host: HostRows, step: PlannedStep, built: AggregatedObjective, seed: int, rows: tuple[int, ...]
-) -> _Passed:
+) -> _MicroBatchPass:
     """Some rows of an optimizer step; `host` tells their width without waiting for the device."""
     part, rollouts = host.cut(rows), credited.rollouts
     index, width = torch.tensor(rows).to(rollouts.tokens.device, non_blocking=True), part.tokens.shape[1]
     batch = gather_rows(credited, step, index, built, width=width, seed=seed)
-    return _Passed(part, rollouts.tokens[index, :width], batch)
+    return _MicroBatchPass(part, rollouts.tokens[index, :width], batch)
 
 
-def _logp(policy: Policy, batch: _Passed, options: ForwardOptions) -> Tensor:
+def _logp(policy: Policy, batch: _MicroBatchPass, options: ForwardOptions) -> Tensor:
     model, (prompts, tokens, mask, *_) = policy.model, batch.rows
     checkpointing = activation_checkpointing(model) if options.recompute else nullcontext()
     with precision(model, options.dtype), options.mode.context(model), checkpointing:
@@ -58,8 +58,8 @@ def _logp(policy: Policy, batch: _Passed, options: ForwardOptions) -> Tensor:
     return token_logp(logits, batch.tokens, temperature=options.temperature)
 
 
-def _rows_that_matter(credited: Credited, step: PlannedStep, built: AggregatedObjective, only: Tensor | None) -> list[tuple[int, ...]]:
-    """Responses without credit (dead groups) give no gradient; passing them through the model would only cost time."""
+def _rows_with_gradient(credited: Credited, step: PlannedStep, built: AggregatedObjective, only: Tensor | None) -> list[tuple[int, ...]]:
+    """The micro-batches without responses that have no credit (dead groups): they give no gradient and would only cost time."""
     matters = credited.rollouts.mask if only is None else only
     if built.objective.silent_without_credit:
         matters = matters & (credited.credit != 0)
@@ -76,7 +76,7 @@ class StepLoss(NamedTuple):
     loss: float
     silenced_share: float
     ratio_mean: float
-    """Over the tokens that were passed through the model."""
+    """Mean over the tokens of all passes."""
 
 
 def accumulate_gradient(
@@ -92,17 +92,17 @@ def accumulate_gradient(
 ) -> StepLoss:
     """Add the gradient of one optimizer step to `.grad`; cutting the step into other micro-batches changes nothing.
 
-    The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is sent back through the model:
-    the same kappa that an audit inspects, and where it is zero on a credited token the objective has silenced it.
-    With `only` (responses x tokens) just the part that comes from those tokens is added; the parts of a partition sum to the whole.
-    `host` is `on_host(credited.rollouts)`, where somebody has read them already.
+    The objective is differentiated by log-prob alone, kappa = dJ/d logp, and kappa is backpropagated through the model:
+    the same kappa that an audit inspects; where it is zero on a credited token, the objective has silenced the token.
+    With `only` (responses x tokens) just the part from those tokens is added; the parts of a partition sum to the full gradient.
+    `host` is `on_host(credited.rollouts)`, if the caller already has it.
     """
     micro_batch = partial(_micro_batch, credited, host or on_host(credited.rollouts), step, built, seed)
     every = (micro_batch(rows) for rows in step.micro_batches)
     scored = (passed.batch.inputs._replace(logp=_logp(policy, passed, replace(options, recompute=False))) for passed in every)
     statistic = step_statistic(built.objective, scored)
     shares: list[_Share] = []
-    for rows in _rows_that_matter(credited, step, built, only):
+    for rows in _rows_with_gradient(credited, step, built, only):
         passed = micro_batch(rows)
         if not any(passed.rows.extent):
             continue
@@ -112,14 +112,14 @@ def accumulate_gradient(
         logp.backward(kappa if only is None else kappa.where(only[inputs.row, : kappa.shape[1]], 0.0))
         shares.append(_Share(inputs, kappa, loss))
     for parameter in trainable_parameters(policy.model).values():
-        # A step without any credit is a step with gradient zero, not a step that the optimizer may skip.
+        # Without any credit the gradient is zero; the optimizer must not skip the step.
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return _summed(shares)
 
 
 class _Share(NamedTuple):
-    """What one micro-batch adds to an optimizer step. Its numbers stay on the device: reading one would make the host wait."""
+    """One micro-batch's contribution to an optimizer step. Its numbers stay on the device: reading one would synchronize."""
 
     inputs: TokenInputs
     kappa: Tensor
@@ -136,7 +136,7 @@ class _Share(NamedTuple):
 
 
 def _summed(shares: Sequence[_Share]) -> StepLoss:
-    """The one moment of an optimizer step at which the host waits for the device before the gradient's norm is known."""
+    """Sum the shares: the only synchronization of an optimizer step before its gradient norm."""
     read = torch.stack([share.numbers() for share in shares]).tolist() if shares else []
     for (loss, *_), share in zip(read, shares, strict=True):
         if not math.isfinite(loss):
@@ -155,7 +155,7 @@ def _bad_loss(share: float, inputs: TokenInputs, kappa: Tensor) -> BadNumbersErr
 def step_kappa(
     credited: Credited, step: PlannedStep, built: AggregatedObjective, logp: Float[Tensor, "seq tok"], *, seed: int = 0
 ) -> Float[Tensor, "seq tok"]:
-    """The kappa that one optimizer step would send back at these log-probs; 0 for responses outside it."""
+    """The kappa that one optimizer step would backpropagate at these log-probs; 0 for responses outside it."""
     micro_batch = partial(_micro_batch, credited, on_host(credited.rollouts), step, built, seed)
     batches = [micro_batch(rows).batch for rows in step.micro_batches]
 
@@ -175,7 +175,7 @@ class OptimizerStepResult(NamedTuple):
     silenced_share: float
     ratio_mean: float
     gradient_norm: float
-    """Of the whole gradient, before it was clipped."""
+    """Norm of the full gradient before clipping."""
 
 
 def as_result(done: Sequence[OptimizerStepResult]) -> StepResult:
@@ -209,14 +209,14 @@ def optimizer_steps(
     first: int = 0,
     notify: Notify = ignore,
 ) -> Iterator[OptimizerStepResult]:
-    """Take the optimizer steps of the plan from `first` on, one for each result that the caller asks for.
+    """Take the optimizer steps of the plan from `first` on, one for each result that the caller requests.
 
-    A loss or gradient that is not finite raises before its step is taken. Between two results the caller may look at the
+    A loss or gradient that is not finite raises before its step is taken. Between two results the caller may read the
     policy and the optimizer, or stop; it must not change them.
     """
     forward, packed = options.forward, options.forward.mode.packed
     cost, host = row_cost(credited.rollouts), on_host(credited.rollouts)
-    # The model stays in eval mode: dropout would draw from the global generator and make ratios differ from 1 on policy.
+    # The model stays in eval mode: dropout would draw from the global generator and make on-policy ratios differ from 1.
     for number in range(first, len(plan.steps)):
         step, seed = plan.steps[number], step_seed(options.seed, number)
         longest = max((cost[row] for row in step.rows), default=1)
@@ -280,7 +280,7 @@ def _bad_gradient(
     *,
     seed: int,
 ) -> BadNumbersError:
-    """Which responses it comes from is found by going through the step once more, a micro-batch at a time."""
+    """The error for a non-finite gradient; repeats the step one micro-batch at a time to find the responses that cause it."""
     broken: list[int] = []
     for rows in step.micro_batches:
         policy.model.zero_grad(set_to_none=True)

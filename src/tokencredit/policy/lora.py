@@ -1,6 +1,6 @@
-"""LoRA: the base stays as it is, and small matrices beside its linear layers are trained. The only place that knows peft.
+"""LoRA: the base is frozen, and low-rank adapters of its linear layers are trained. The only module that imports peft.
 
-The model stays of its own class. A checkpoint holds merged weights, which anybody can load, and the adapters for a resume.
+The class of the model does not change. A checkpoint holds merged weights, which load without peft, and the adapters for a resume.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from tokencredit.policy.policy import Policy, load_policy
 from tokencredit.seeds import derive_seed
 
 ADAPTER_FILE = "adapter.safetensors"
-BESIDE, WRAPPED = ".lora_", ".base_layer"
-"""What peft puts into the names of its own parameters, and of the layers it wraps."""
+ADAPTER_INFIX, WRAPPED = ".lora_", ".base_layer"
+"""peft's infix in the names of its parameters, and its suffix for the layers it wraps."""
 
 
 def load_trained(config: TrainConfig, source: str, *, device: torch.device) -> Policy:
-    """The policy as a run trains it, from its model or a checkpoint. With LoRA the base is the run's model either way."""
+    """The policy of a run, from its model or a checkpoint. With LoRA the base is the run's model in both cases."""
     policy = load_policy(
         config.model if config.lora.rank else source,
         device=device,
@@ -42,7 +42,7 @@ def load_trained(config: TrainConfig, source: str, *, device: torch.device) -> P
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora, *, seed: int) -> None:
-    """Freeze the model and put adapters that do nothing yet beside its layers; rank 0 leaves it alone."""
+    """Freeze the model and add adapters, which start as the identity, to its layers; rank 0 changes nothing."""
     if lora.rank == 0:
         return
     try:
@@ -55,21 +55,21 @@ def add_adapters(model: PreTrainedModel, lora: Lora, *, seed: int) -> None:
             f"lora.rank is {lora.rank} but no matrix of this model has a rank above {full}; give less, or 0 to train every weight"
         )
     names = [name.strip() for name in lora.targets.split(",")]
-    # peft draws from the CPU's global generator, which is given back as it was.
+    # peft draws from the CPU's global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         torch.default_generator.manual_seed(derive_seed(seed, "lora"))
-        # It tells that it found out by itself how GPT-2 stores its matrices.
+        # peft warns that it detected the matrix layout of GPT-2 itself.
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")
         targets = lora.targets if lora.targets == "all-linear" else names
         try:
-            # peft's alpha may be any number, whatever its annotation says.
+            # peft accepts any number as alpha; its annotation says int.
             alpha = cast(int, lora.alpha)
             inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets), model)
         except ValueError as problem:
             raise ConfigError(f"lora.targets is {lora.targets!r}, which this model cannot take: {str(problem)[:300]}") from None
     _check_targets(model, lora.targets, [] if targets == "all-linear" else names)
     for parameter in trainable_parameters(model).values():
-        # peft makes them of the type of the base, in which small updates would be rounded away.
+        # peft creates adapters in the dtype of the base, whose rounding would drop small updates.
         parameter.data = at_least_float32(parameter.data)
     model.eval()
 
@@ -80,7 +80,9 @@ def _check_targets(model: PreTrainedModel, given: str, names: list[str]) -> None
         if not name or not any(module.endswith(f".{name}") for module in adapted):
             raise ConfigError(f"lora.targets is {given!r}, but {name!r} is no layer of this model; name its linear layers, or 'all-linear'")
     if _is_adapted(model.get_input_embeddings()) or _is_adapted(model.get_output_embeddings()):
-        raise ConfigError(f"lora.targets is {given!r}, which names the embedding or the LM head; these stay as they are: leave them out")
+        raise ConfigError(
+            f"lora.targets is {given!r}, which names the embedding or the LM head; these are not trained with LoRA: leave them out"
+        )
 
 
 def _is_adapted(module: torch.nn.Module | None) -> bool:
@@ -93,12 +95,12 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The state of the same model without adapters: what they add is added to the weights, in the type of the weights."""
-    plain = {name.replace(WRAPPED, ""): value for name, value in model.state_dict().items() if BESIDE not in name}
+    """The state dict of the model without adapters: their product is added to the weights, in the dtype of the weights."""
+    plain = {name.replace(WRAPPED, ""): value for name, value in model.state_dict().items() if ADAPTER_INFIX not in name}
     for name, module in model.named_modules():
         if _is_adapted(module):
             added = cast(Any, module).get_delta_weight("default")
-            # Beside the model there may be no room for a second one. What is not adapted stays where it is: it may be tied.
+            # Merged on the CPU: the device may not hold a second model. Other weights are not copied, because they may be tied.
             plain[f"{name}.weight"] = (plain[f"{name}.weight"].to(added) + added).to(plain[f"{name}.weight"].dtype).cpu()
     return plain
 
@@ -109,7 +111,7 @@ def save_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Into the adapters that the model has; those of another base, or of other layers, are refused."""
+    """Load into the model's adapters; adapters of another base or of other layers are refused."""
     path = folder / ADAPTER_FILE
     if not path.is_file():
         raise ConfigError(f"checkpoint {folder} holds no {ADAPTER_FILE}; it is not from a run with lora.rank above 0")
@@ -126,10 +128,10 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def base_checksum(model: PreTrainedModel) -> str:
-    """Of the frozen weights: sums of their bits, which are the same in whatever order and on whatever device they are taken."""
-    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    """Checksum of the frozen weights: sums of their bits as integers, independent of order and device."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = [
-        (name, int(value.detach().contiguous().view(whole[value.element_size()]).sum(dtype=torch.int64)))
+        (name, int(value.detach().contiguous().view(integer[value.element_size()]).sum(dtype=torch.int64)))
         for name, value in model.named_parameters()
         if not value.requires_grad
     ]

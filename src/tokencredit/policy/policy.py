@@ -1,4 +1,4 @@
-"""The policy: a `transformers` causal LM and its tokenizer, from a shipped base or any local folder."""
+"""The policy: a `transformers` causal LM with its tokenizer, from a shipped base or a local folder."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,19 +22,19 @@ class Policy:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     end_tokens: tuple[int, ...]
-    """Any of these ends a response; it is sampled, so it is part of the response."""
+    """Each of these ends a response and, being sampled, is part of it."""
     prompting: Prompting = PLAIN
     stops: tuple[str, ...] = ()
-    """A response ends once its text holds any of these; what is graded ends before it."""
+    """A response ends once its text contains one of these; the graded text ends before it."""
     sampler: Sampler | None = None
-    """Who draws its responses; None: the plain loop."""
+    """Samples responses; None: the plain loop."""
 
     @property
     def device(self) -> torch.device:
         return self.model.device
 
     def release(self) -> None:
-        """Memory that the sampler keeps for the next time."""
+        """Free the memory that the sampler keeps between calls."""
         if self.sampler is not None:
             self.sampler.release()
 
@@ -42,7 +42,7 @@ class Policy:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def ask(self, prompt: str) -> list[int]:
-        """The tokens that put a problem to the model."""
+        """The prompt tokens of a problem."""
         if self.prompting.chat:
             return encode_chat(self.tokenizer, self.prompting.messages(prompt))
         return encode_plain(self.tokenizer, self.prompting.text(prompt))
@@ -53,7 +53,7 @@ class Policy:
         return self.up_to_stop(str(self.tokenizer.decode(kept, skip_special_tokens=False)))
 
     def up_to_stop(self, text: str) -> str:
-        """A stop string that closes a tag belongs to what is read."""
+        """The text before the first stop string; a stop string that closes a tag is included."""
         found = [(at, at + len(stop) * self._closes_a_tag(stop)) for stop in self.stops if (at := text.find(stop)) >= 0]
         return text[: min(found, default=(0, len(text)))[1]]
 
@@ -61,7 +61,7 @@ class Policy:
         return self.prompting.tags and any(tag in stop for tag in TAGS)
 
     def finish(self, text: str) -> list[int]:
-        """The tokens of a whole response: up to a stop string, or with the token that ends a turn."""
+        """The tokens of a complete response: up to a stop string, or with the token that ends a turn."""
         if self.stops:
             text = self.up_to_stop(text)
             return self.encode(text if text.endswith(self.stops) else text + self.stops[0])
@@ -76,24 +76,24 @@ class Policy:
         return text[start:end]
 
     def token_texts(self, tokens: list[int]) -> list[str]:
-        """Each token read alone."""
+        """Each token decoded alone."""
         return [text_alone(self.tokenizer, token) for token in tokens]
 
     def pieces(self, tokens: list[int]) -> list[str]:
-        """Text of each token such that they join to the text of all: some tokenizers drop a space when a token is read alone."""
+        """Text per token such that the pieces join to the full text; some tokenizers drop a space when a token is decoded alone."""
         return joining_pieces(self.tokenizer, tokens)
 
 
-def choose_device(asked: str) -> torch.device:
-    if asked == "cuda" and not torch.cuda.is_available():
+def choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device is 'cuda' but torch sees no CUDA device; use 'cpu' or 'auto'")
-    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def load_policy(name: str, *, device: torch.device, dtype: str, weights: str = "float32", trust_remote_code: bool = False) -> Policy:
-    """Weights come from safetensors alone: nothing is ever unpickled."""
+    """Load from safetensors only: nothing is unpickled."""
     folder = model_folder(name)
-    # Bars for shards of a model that loads in an instant would tear our own progress display.
+    # transformers' shard progress bars would break our own progress display.
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -105,12 +105,12 @@ def load_policy(name: str, *, device: torch.device, dtype: str, weights: str = "
         )
         model, found = loaded
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except Exception as problem:  # each of the libraries raises kinds of its own, tokenizers a plain Exception
+    except Exception as problem:  # each library raises its own classes, tokenizers a plain Exception
         raise ConfigError(f"model folder {folder} cannot be loaded as a causal LM: {str(problem)[:500]}") from None
-    # transformers would fill these with random numbers and only log it.
+    # transformers would initialise missing weights at random and only log it.
     if lacking := sorted(found["missing_keys"]):
         raise ConfigError(
-            f"model folder {folder} lacks {len(lacking)} weights of its config.json, {lacking[0]} among them; save the whole model"
+            f"model folder {folder} lacks {len(lacking)} weights of its config.json, {lacking[0]} among them; save the complete model"
         )
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = tokenizer.eos_token_id if ends is None else ends
@@ -125,14 +125,14 @@ def load_policy(name: str, *, device: torch.device, dtype: str, weights: str = "
     cast(torch.nn.Module, model).to(device)
     model.eval()
     with torch.no_grad():
-        # Weights may lie in the file's own memory, where a matrix product rounds by how far they are from a round address.
+        # Weights may be memory-mapped from the file; there, rounding in a matrix product depends on their alignment.
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()
     return Policy(model=model, tokenizer=tokenizer, end_tokens=ends)
 
 
-def set_threads(asked: int, model: PreTrainedModel) -> None:
-    """0 picks one thread for tiny models on CPU: a second one spends its time spinning."""
+def set_threads(threads: int, model: PreTrainedModel) -> None:
+    """0 chooses one thread for tiny models on a CPU, where a second thread only spins."""
     tiny = model.device.type == "cpu" and sum(parameter.numel() for parameter in model.parameters()) < TINY_PARAMETERS
-    if asked or tiny:
-        torch.set_num_threads(asked or 1)
+    if threads or tiny:
+        torch.set_num_threads(threads or 1)

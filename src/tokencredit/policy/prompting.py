@@ -1,7 +1,4 @@
-"""How a problem is put to the model, and where the answer stands in what it writes.
-
-A policy that puts the problems of a task the way a configuration asks for.
-"""
+"""Prompting: the prompt text of a problem, few-shot examples, chat templates, and the answer inside a response."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +14,7 @@ from tokencredit.tasks.split import normalize_prompt
 if TYPE_CHECKING:
     from tokencredit.policy.policy import Policy
 
-TAGS_ASKED = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
+TAGS_INSTRUCTION = "Think inside <think> and </think>. Then give only the final answer inside <answer> and </answer>."
 _NO_TAG = r"(?:(?!</?(?:think|answer)>).)*"
 _TAGGED = re.compile(rf"\s*<think>{_NO_TAG}</think>\s*<answer>{_NO_TAG}</answer>\s*", re.DOTALL)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
@@ -25,7 +22,7 @@ _BEGIN, _MARK = "begin", "\N{LARGE CIRCLE}written\N{LARGE CIRCLE}"
 
 
 class Shot(NamedTuple):
-    """A problem with a right response, shown before the question."""
+    """A problem with a right response: a few-shot example."""
 
     prompt: str
     response: str
@@ -39,15 +36,15 @@ class Span(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompting:
     chat: bool = False
-    """Through the tokenizer's chat template, or as plain text."""
+    """Use the tokenizer's chat template; else plain text."""
     system: str | None = None
     shots: tuple[Shot, ...] = ()
     few_shot: int = 0
-    """How many of the shots are shown; a spare one stands in for a shot that is the question itself."""
+    """Number of shots in a prompt; a spare one replaces a shot that equals the problem."""
     separator: str = "\n"
     """Between plain shots."""
     tags: bool = False
-    """The model is asked to think in <think> and to answer in <answer>, and only the answer is graded."""
+    """Instruct the model to think in <think> and to answer in <answer>; only the answer is graded."""
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
         shown = self._shown(prompt)
@@ -64,16 +61,16 @@ class Prompting:
         return [shot for shot in self.shots if normalize_prompt(shot.prompt) != normalize_prompt(prompt)][: self.few_shot]
 
     def _system(self) -> str | None:
-        return "\n".join(part for part in (self.system, TAGS_ASKED if self.tags else None) if part) or None
+        return "\n".join(part for part in (self.system, TAGS_INSTRUCTION if self.tags else None) if part) or None
 
     def written(self, demonstration: str) -> str:
-        """A demonstration as the model should write it."""
+        """A demonstration in the format that the model should write."""
         return f"<think></think><answer>{demonstration}</answer>" if self.tags else demonstration
 
     def answer_in(self, text: str) -> Span:
-        """The part of a response that is graded: all of it, or what the last answer tags hold; without any, nothing.
+        """The graded part of a response: all of it or, with tags, the content of the last answer tags; empty without any.
 
-        What is still being thought is no answer.
+        Tags inside an unfinished <think> do not count.
         """
         if not self.tags:
             return Span(0, len(text))
@@ -89,7 +86,7 @@ PLAIN = Prompting()
 
 
 def encode_plain(tokenizer: Any, text: str) -> list[int]:
-    """With the token that begins every text, for tokenizers that have one."""
+    """Encode with the beginning-of-text token, for tokenizers that add one."""
     return [*_beginning(tokenizer), *tokenizer.encode(text, add_special_tokens=False)]
 
 
@@ -103,34 +100,35 @@ def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
 
 
 def render_chat(tokenizer: Any, messages: Sequence[dict[str, str]], *, answering: bool = True) -> str:
-    """Up to where the assistant begins to write, if it is to answer."""
+    """Render up to the assistant's next turn, if `answering`."""
     try:
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=answering))
-    except Exception as problem:  # a template is a program of its own and may raise anything
+    except Exception as problem:  # a template is a program and may raise anything
         raise ConfigError(
             f"the model's chat template cannot join {len(messages)} messages: {str(problem)[:300]}; set prompt.style to 'plain'"
         ) from None
 
 
-_SPOKEN = [{"role": "user", "content": _BEGIN}, {"role": "assistant", "content": _MARK}]
+_EXCHANGE = [{"role": "user", "content": _BEGIN}, {"role": "assistant", "content": _MARK}]
 
 
 def render_reply(tokenizer: Any, reply: str, *, ended_by: str = "") -> str:
-    """What a chat template puts between an assistant's words and its next ones, `reply` being said in between.
+    """The text that a chat template puts between two assistant turns for the user message `reply`.
 
-    `ended_by`: the text of the token with which the assistant ended its turn, so that it is not written again.
+    `ended_by`: the text of the token with which the assistant ended its turn, which is left out here.
     """
-    between = render_chat(tokenizer, [*_SPOKEN, {"role": "user", "content": reply}]).split(_MARK, 1)[-1]
+    between = render_chat(tokenizer, [*_EXCHANGE, {"role": "user", "content": reply}]).split(_MARK, 1)[-1]
     return between.removeprefix(ended_by)
 
 
 def turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
-    """Which of the end tokens a chat template writes behind an assistant's words; None where it writes none of them."""
-    behind = render_chat(tokenizer, _SPOKEN, answering=False).split(_MARK, 1)[-1]
-    return next((end for end in ends if (text := str(tokenizer.decode([end]))) and behind.startswith(text)), None)
+    """The end token that a chat template writes after an assistant turn; None if it writes none of them."""
+    after = render_chat(tokenizer, _EXCHANGE, answering=False).split(_MARK, 1)[-1]
+    return next((end for end in ends if (text := str(tokenizer.decode([end]))) and after.startswith(text)), None)
 
 
 def with_prompting(policy: "Policy", config: TrainConfig, task: Task) -> "Policy":
+    """The policy with the prompt format, few-shot examples and stop strings of a configuration."""
     chosen, template = config.prompt, policy.tokenizer.chat_template
     if chosen.style == "chat" and template is None:
         raise ConfigError(f"prompt.style is 'chat' but the tokenizer of model {config.model!r} has no chat template; use 'plain'")
@@ -147,7 +145,7 @@ def with_prompting(policy: "Policy", config: TrainConfig, task: Task) -> "Policy
 
 
 def _shots(task: Task, prompting: Prompting, config: TrainConfig) -> tuple[Shot, ...]:
-    """Of the training problems: what is held out is never shown. Several spares, since a training file may be asked for all it has."""
+    """Few-shot examples from training problems; held-out problems are never shown. Extra problems replace duplicates."""
     if not isinstance(task, HasDemonstrations):
         raise ConfigError(f"prompt.few_shot is {config.prompt.few_shot} but task {config.task.type!r} has no demonstrations; set it to 0")
     seed = derive_seed(config.seed, "shots")
@@ -157,6 +155,6 @@ def _shots(task: Task, prompting: Prompting, config: TrainConfig) -> tuple[Shot,
     if len(found) <= config.prompt.few_shot:
         raise ConfigError(
             f"prompt.few_shot is {config.prompt.few_shot} but task {config.task.type!r} gave only {len(found)} different training "
-            "problems; ask for fewer"
+            "problems; set it lower"
         )
     return tuple(found.values())[: config.prompt.few_shot + 1]

@@ -1,4 +1,4 @@
-"""What a sampler is asked for and what it returns: one request for every sampler, from the plain loop to vLLM."""
+"""The request and the result of a sampler, the same for every sampler from the plain loop to vLLM."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class SamplingParams:
 
     @classmethod
     def from_config(cls, config: TrainConfig, *, seed: int, group_size: int | None = None) -> "SamplingParams":
-        """At the configuration's temperature, length limit and precision; groups of its size unless another is given."""
+        """With the configuration's temperature, length limit and precision, and its group size unless one is given."""
         sampling = config.sampling
         return cls(
             group_size=sampling.group_size if group_size is None else group_size,
@@ -45,16 +45,16 @@ class SamplingParams:
 class Sampled(NamedTuple):
     rollouts: Rollouts
     evidence: TokenScores
-    """As seen while sampling; hidden states only where `keep_hidden` was set."""
+    """From the sampling passes; hidden states only with `keep_hidden`."""
 
 
 class Sampler(Protocol):
-    """Draws with the policy's weights as they are at the moment of the call."""
+    """Samples with the policy's weights at the time of the call."""
 
     def sample(self, policy: "Policy", prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
         """`group_size` responses to each prompt, rows of a prompt next to each other, `group` numbering the prompts."""
         ...
 
     def release(self) -> None:
-        """Free the memory that is only kept to be faster in the next call."""
+        """Free memory that only speeds up the next call."""
         ...

@@ -1,7 +1,4 @@
-"""The text of each token such that the texts join to the text of all.
-
-Stop strings: a response ends once its text holds one of them, wherever the tokens cut it.
-"""
+"""The text of each token, such that the pieces join to the full text, and stop strings that may span several tokens."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,44 +6,44 @@ from functools import lru_cache
 from transformers import PreTrainedTokenizerBase
 
 LONGEST_WAIT = 16
-"""Tokens after which bytes that make no character will never make one; a character has four at most."""
+"""After this many tokens, bytes that are not a character will not become one; a character has at most four."""
 HALF = "\ufffd"
-"""What a decoder writes for bytes that are no whole character."""
+"""The decoder's output for bytes of an incomplete character."""
 
 
 @lru_cache(maxsize=1 << 16)
 def text_alone(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Kept, because a batch holds the same few tokens thousands of times and reading one takes as long as a small matrix product."""
+    """Decode one token; cached, because a batch repeats the same few tokens thousands of times and decoding is slow."""
     return str(tokenizer.decode([token]))
 
 
 def joining_pieces(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> list[str]:
-    """Each token read alone where that joins, else read on from a few tokens back, never from the beginning.
+    """Decode each token alone if the pieces join; else decode from a few tokens back, never from the beginning.
 
-    Bytes of a character that is not whole yet belong to the token that completes it. Long noise of bytes may not join exactly.
+    Bytes of an incomplete character belong to the token that completes it. Long random bytes may not join exactly.
     """
     alone = [text_alone(tokenizer, token) for token in tokens]
     if "".join(alone) == tokenizer.decode(tokens):
         return alone
     pieces: list[str] = []
-    told, read, before = 0, 0, ""
+    start, read, before = 0, 0, ""
     for count in range(1, len(tokens) + 1):
-        text = str(tokenizer.decode(tokens[told:count]))
-        whole = count in (len(tokens), read + LONGEST_WAIT) or (len(text) > len(before) and not text.endswith(HALF))
-        pieces.append(text[len(before) :] if whole else "")
-        if whole:
-            told, read = read, count
-            before = str(tokenizer.decode(tokens[told:read]))
+        text = str(tokenizer.decode(tokens[start:count]))
+        complete = count in (len(tokens), read + LONGEST_WAIT) or (len(text) > len(before) and not text.endswith(HALF))
+        pieces.append(text[len(before) :] if complete else "")
+        if complete:
+            start, read = read, count
+            before = str(tokenizer.decode(tokens[start:read]))
     return pieces
 
 
 class StopWatcher:
-    """Keeps the last few tokens of every response; a token is read in context only where it could complete a stop string."""
+    """Finds stop strings from the last few tokens of each response; decodes in context only where a token could complete one."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], rows: int) -> None:
         self.tokenizer, self.stops = tokenizer, tuple(stops)
         self._last_characters = {stop[-1] for stop in stops}
-        # Some tokenizers drop a space when a token is read alone.
+        # Some tokenizers drop a space when a token is decoded alone.
         self._reads_all = any(character.isspace() for character in self._last_characters - {"\n"})
         # A token holds at least one byte, and a character four at most; one more token keeps the first one's text in context.
         self._window = 4 * max((len(stop) for stop in stops), default=0) + 1
@@ -56,7 +53,7 @@ class StopWatcher:
         return bool(self.stops)
 
     def ended(self, rows: Sequence[int], drawn: Sequence[int]) -> list[bool]:
-        """Whether each of `rows` holds a stop string now that `drawn` was appended to it."""
+        """Append `drawn` to `rows`; returns whether each row now contains a stop string."""
         return [self._ended(row, token) for row, token in zip(rows, drawn, strict=True)]
 
     def _ended(self, row: int, token: int) -> bool:
@@ -69,6 +66,6 @@ class StopWatcher:
 
 
 def tokens_up_to_stop(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str], tokens: Sequence[int]) -> int | None:
-    """How many of the tokens make up a response that ends with the first stop string; None where it holds none."""
+    """Number of tokens up to and including the first stop string; None without one."""
     watcher = StopWatcher(tokenizer, stops, 1)
     return next((count for count, token in enumerate(tokens, 1) if stops and watcher.ended([0], [token])[0]), None)

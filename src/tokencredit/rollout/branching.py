@@ -1,7 +1,4 @@
-"""Sampling from inside a response: continuations of prefixes, graded as if the policy had written them whole.
-
-Monte-Carlo value of a prefix: where to branch, and the chance of success there.
-"""
+"""Monte-Carlo value of response prefixes: choose branch points, sample continuations, grade prefix plus continuation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,21 +35,21 @@ def every_few_tokens(length: int, every: int) -> list[int]:
 
 
 def starts_in_tokens(starts: Sequence[int], pieces: Sequence[str]) -> list[int]:
-    """Character offsets where steps begin -> the first token beginning there or later, the response's own start left out."""
+    """Character offsets of step starts -> the first token that begins there or later, without the start of the response."""
     positions: list[int] = []
     at = 0
     wanted = sorted(starts)
     for position, piece in enumerate(pieces):
-        passed = [start for start in wanted if start <= at]
-        wanted = wanted[len(passed) :]
-        if passed and position > 0:
+        reached = [start for start in wanted if start <= at]
+        wanted = wanted[len(reached) :]
+        if reached and position > 0:
             positions.append(position)
         at += len(piece)
     return positions
 
 
 def within_budget(points: Sequence[BranchPoint], *, continuations: int, budget: int | None, seed: int) -> list[BranchPoint]:
-    """All points, or as many as the budget pays for, drawn at random and kept in order."""
+    """All points, or a random subset that fits the budget, in order."""
     affordable = len(points) if budget is None else min(len(points), budget // continuations)
     return sorted(Random(seed).sample(list(points), affordable))
 
@@ -60,7 +57,7 @@ def within_budget(points: Sequence[BranchPoint], *, continuations: int, budget: 
 def prefix_values(
     rollouts: Rollouts, points: Sequence[BranchPoint], value_of: Callable[[Sequence[BranchPoint]], Float[Tensor, " point"]]
 ) -> Float[Tensor, "seq tok"]:
-    """Chance of success before each token, NaN where no branch was made."""
+    """Probability of success before each token; NaN without a branch."""
     values = torch.full(rollouts.mask.shape, torch.nan, dtype=torch.float64, device=rollouts.mask.device)
     if points:
         rows, positions = (torch.tensor(column, device=values.device) for column in zip(*points, strict=True))
@@ -71,7 +68,7 @@ def prefix_values(
 def branch_points(
     policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts, score: Tensor, choice: ProcessCredit, *, seed: int
 ) -> list[BranchPoint]:
-    """Where the credit method wants values: step starts or every few tokens, of responses that can receive credit."""
+    """Branch points of the credit method, at step starts or every few tokens, in responses that can receive credit."""
     spread = group_statistics(score, rollouts.group).std > 0
     branched = ~score.isnan() if choice.dead_groups == "branch" else ~score.isnan() & spread
     points: list[BranchPoint] = []
@@ -102,9 +99,9 @@ def solve_rates(
     continuations: int,
     seed: int,
 ) -> Tensor:
-    """Mean score of `continuations` responses that begin with each prefix; a score that could not be found is left out."""
+    """Mean score of `continuations` responses that begin with each prefix; ungraded continuations are left out."""
     limit = config.sampling.max_new_tokens
-    # Prefixes of like length share a call, so that little of it is padding; who shares one is not for the caller's order to decide.
+    # Prefixes of similar length share a call, so little of it is padding; the order of `points` does not change the batches.
     order = sorted(range(len(points)), key=lambda index: (points[index].position, points[index].row))
     at_once = max(1, ROWS_AT_ONCE // continuations)
     rates = torch.zeros(len(points), dtype=torch.float64)
@@ -116,13 +113,13 @@ def solve_rates(
         params = SamplingParams.from_config(config, seed=derive_seed(seed, "continuations", start), group_size=continuations)
         drawn = sample(policy, prompts, replace(params, max_new_tokens=limit - min(len(prefix) for prefix in prefixes))).rollouts
         drawn_tokens, drawn_mask = drawn.tokens.cpu(), drawn.mask.cpu()
-        asked: list[tuple[Problem, str]] = []
+        to_grade: list[tuple[Problem, str]] = []
         for offset, (index, prefix) in enumerate(zip(chosen, prefixes, strict=True)):
             problem = problems[groups[points[index].row]]
             rows = range(offset * continuations, (offset + 1) * continuations)
             written = [drawn_tokens[row][drawn_mask[row]].tolist()[: limit - len(prefix)] for row in rows]
-            asked += [(problem, policy.answer(prefix + tail)) for tail in written]
-        scores = [verdict.score for verdict in verdicts(task, asked)]
+            to_grade += [(problem, policy.answer(prefix + tail)) for tail in written]
+        scores = [verdict.score for verdict in verdicts(task, to_grade)]
         for offset, index in enumerate(chosen):
             graded = [value for value in scores[offset * continuations : (offset + 1) * continuations] if value == value]
             rates[index] = fmean(graded) if graded else torch.nan

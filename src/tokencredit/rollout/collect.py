@@ -1,8 +1,7 @@
-"""Sample and grade one batch; with dynamic sampling, replace groups whose scores are all alike.
+"""Sample and grade one batch; with dynamic sampling, replace groups whose scores are all equal.
 
-Work of the device beside work of the host: tokens are scored in a thread while responses are graded in child processes.
-
-Grading stays in the main thread, where a stop that is asked for interrupts it; a scoring pass is short enough to be waited for.
+On a GPU, tokens are scored in a thread while child processes grade responses. Grading stays in the main thread, where a stop
+signal interrupts it; a scoring pass is short enough to wait for.
 """
 
 from collections import Counter
@@ -35,36 +34,36 @@ Found = TypeVar("Found")
 
 @contextmanager
 def score_while_grading(work: Callable[[], Found]) -> Iterator[Future[Found]]:
-    """`work` runs beside the block, which never ends before it; what it raises is raised by `result()`."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside") as one_thread:
+    """Run `work` concurrently with the block, which waits for it; `result()` raises what `work` raised."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="scoring") as one_thread:
         yield one_thread.submit(work)
 
 
 class CollectedBatch(NamedTuple):
-    """Rollouts that were sampled and graded, then scored; everything after it is computed from it."""
+    """Sampled, graded and scored rollouts: the input of credit, plan and update."""
 
     problems: Sequence[Problem]
-    """`problems[g]` is what group g answers."""
+    """`problems[g]` is the problem of group g."""
     rollouts: Rollouts
     score: Float[Tensor, " seq"]
     evidence: TokenScores
-    """What the sampler knew of every token, until a scoring pass replaces it."""
+    """The sampler's evidence for every token, until a scoring pass replaces it."""
     rollouts_used: int
-    """Sampled in all, the discarded ones included."""
+    """All sampled responses, discarded ones included."""
     responses: int
-    """Of these, the ones that answer prompts and were graded for training: without what extra evidence cost."""
+    """The responses that were sampled and graded for training, without those of extra evidence."""
     parts: Mapping[str, Float[Tensor, " seq"]] = {}
-    """What a response earns, part by part."""
+    """The parts of each response's reward."""
     ungraded: Mapping[str, int] = {}
-    """Why responses could not be graded, and how many; of all that were sampled."""
+    """Reasons why responses could not be graded, with counts over all sampled responses."""
     scored: bool = False
-    """Whether the evidence is that of a scoring pass already."""
+    """Whether the evidence already comes from a scoring pass."""
     reference_logp: Float[Tensor, "seq tok"] | None = None
     sampled: ExtraEvidence = NOTHING_SAMPLED
     bonus: Float[Tensor, " seq"] | None = None
-    """What a response earns beside its score."""
+    """Reward of a response in addition to its score."""
     extra: Mapping[str, float] = {}
-    """Numbers to log: the parts of the reward, and what evidence beyond the rollouts was sampled."""
+    """Numbers to log: means of the reward parts, and counts of extra evidence."""
 
     def without_hidden(self) -> "CollectedBatch":
         """Hidden states are the largest part of a batch, and nothing needs them once the credit is assigned."""
@@ -143,7 +142,7 @@ def _round(
             with watch.stage("score"):
                 evidence = scoring.result()
     if config.filter_groups:
-        # An infinite reward makes its group look as if all were alike; it must be refused, not left out.
+        # An infinite reward makes the spread of its group NaN, so the group would be dropped; it must be refused instead.
         check_scores(score)
     parts = reward_parts(policy, rollouts, score, limit=config.sampling.max_new_tokens)
     count = len(score)
@@ -153,7 +152,7 @@ def _round(
 def _demonstrated(
     policy: Policy, task: Task, config: TrainConfig, problems: list[Problem], watch: Stopwatch, *, seed: int
 ) -> CollectedBatch:
-    """A demonstration that the verifier does not grade as right teaches nothing; it is counted with the ungraded ones."""
+    """Demonstrations as rollouts; one that the verifier does not grade as right is counted as ungraded."""
     with watch.stage("sample"):
         rollouts = demonstrated(policy, task, problems, config, seed=seed)
     with watch.stage("grade"):
@@ -168,7 +167,7 @@ def _demonstrated(
     return CollectedBatch(problems, rollouts, score, TokenScores(unknown, unknown, None), 0, len(problems), parts, reasons)
 
 
-def _mixed_only(batch: CollectedBatch) -> CollectedBatch:
+def _with_mixed_scores(batch: CollectedBatch) -> CollectedBatch:
     """The groups whose graded scores differ."""
     spread = group_statistics(batch.score, batch.rollouts.group).std > 0
     kept = [group for group in range(len(batch.problems)) if bool(spread[batch.rollouts.group == group].any())]
@@ -183,25 +182,27 @@ def _mixed_only(batch: CollectedBatch) -> CollectedBatch:
     )
 
 
-def _both_at_once(policy: Policy, task: Task) -> bool:
-    """A GPU and child processes do not take each other's time; a verifier in this process may want the main thread to itself."""
+def _can_score_while_grading(policy: Policy, task: Task) -> bool:
+    """A GPU and child processes do not compete; a verifier in this process may need the main thread alone."""
     return policy.device.type == "cuda" and isinstance(task, BatchGrading)
 
 
 def collect_rollouts(
     policy: Policy, task: Task, config: TrainConfig, *, step: int, watch: Stopwatch, keep_hidden: bool, score: Score | None = None
 ) -> CollectedBatch:
-    """One batch of graded rollouts. With `filter_groups` it may hold fewer groups than the configuration names, if retries run out.
+    """One batch of graded rollouts; with `filter_groups` it has fewer groups than configured when the retries run out.
 
-    `score` is the scoring pass, where there will be one: a GPU runs it while child processes grade.
+    `score` is the scoring pass, if the run needs one: a GPU runs it while child processes grade.
     """
     missing = config.sampling.prompts
     if not config.filter_groups:
-        batch = _round(policy, task, config, missing, step, 0, watch, keep_hidden, score if _both_at_once(policy, task) else None)
+        batch = _round(
+            policy, task, config, missing, step, 0, watch, keep_hidden, score if _can_score_while_grading(policy, task) else None
+        )
     else:
         kept: list[CollectedBatch] = []
         for attempt in range(1 + config.filter_retries):
-            kept.append(_mixed_only(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))
+            kept.append(_with_mixed_scores(_round(policy, task, config, missing, step, attempt, watch, keep_hidden)))
             missing -= len(kept[-1].problems)
             if missing == 0:
                 break

@@ -1,4 +1,4 @@
-"""Evidence that costs rollouts: revisions, prefix values, greedy responses. Sampled only where a stage asks for it, and counted."""
+"""Evidence that costs rollouts: revisions, prefix values, greedy responses. Sampled only where a stage needs it, and counted."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from tokencredit.tasks import Problem, Task
 
 
 def sample_extra(policy: Policy, task: Task, config: TrainConfig, batch: CollectedBatch, *, seed: int) -> CollectedBatch:
-    """The batch with the evidence that the recipe's stages need beyond the rollouts themselves; nothing for most recipes."""
+    """The batch with the evidence that the recipe's stages need beyond the rollouts themselves; most recipes need none."""
     needs = needed_evidence(config)
     problems, rollouts, score = batch.problems, batch.rollouts, batch.score
     found, used, counts = batch.sampled, 0, dict[str, float]()
@@ -57,6 +57,6 @@ def sample_extra(policy: Policy, task: Task, config: TrainConfig, batch: Collect
 
 
 def greedy_scores(policy: Policy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> Tensor:
-    """What the verifier says of the policy's most probable response to each problem."""
+    """The verifier's score of the greedy response to each problem."""
     drawn = generate(policy, task, problems, SamplingParams.from_config(config, seed=0).greedily())
     return grade_rollouts(policy, task, problems, drawn.rollouts)

@@ -1,7 +1,4 @@
-"""Read responses as text and ask the task's verifier.
-
-What a response earns beside the verifier's score: keeping to the format, and being short. Each part is logged by itself.
-"""
+"""Grade responses with the task's verifier, and the reward parts in addition to its score: format and length."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +19,7 @@ class Graded(NamedTuple):
     score: Float[Tensor, " seq"]
     """NaN where a response could not be graded."""
     reasons: Mapping[str, int]
-    """Why, and how many."""
+    """Reasons why responses could not be graded, with counts."""
 
 
 def response_text(policy: Policy, rollouts: Rollouts, row: int) -> str:
@@ -34,7 +31,7 @@ def _answer(policy: Policy, rollouts: Rollouts, row: int) -> str:
 
 
 def grade_with_reasons(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> Graded:
-    """One score per response; `problems[g]` is what group g answers."""
+    """One score per response; `problems[g]` is the problem of group g."""
     groups, device, rollouts = rollouts.group.tolist(), rollouts.tokens.device, on_cpu(rollouts)
     if isinstance(task, MultiTurn):
         found = turn_verdicts(task, [(problems[group], turns_of(policy, rollouts, row)) for row, group in enumerate(groups)])
@@ -54,7 +51,7 @@ RIGHT = 1.0
 
 
 def reward_parts(policy: Policy, rollouts: Rollouts, score: Float[Tensor, " seq"], *, limit: int) -> dict[str, Tensor]:
-    """correct: right or not, NaN where nobody could tell; format: kept to or not; length: share of the limit that was used."""
+    """correct: 1 or 0, NaN where ungraded; format: 1 where the response follows it; length: fraction of the limit used."""
     kept = torch.ones_like(rollouts.finished)
     if policy.prompting.tags:
         read = on_cpu(rollouts)
@@ -68,12 +65,12 @@ def reward_parts(policy: Policy, rollouts: Rollouts, score: Float[Tensor, " seq"
 
 
 def part_means(parts: Mapping[str, Tensor]) -> dict[str, float]:
-    """To be logged; a part that nobody could tell of any response is left out."""
+    """Means to log; a part that is NaN for every response is left out."""
     return {f"reward/{name}": float(value.nanmean()) for name, value in parts.items() if not bool(value.isnan().all())}
 
 
 def bonus(parts: Mapping[str, Tensor], reward: Reward) -> Tensor | None:
-    """Added to the score of each response; None where nothing beside the score counts."""
+    """Added to the score of each response; None where only the score counts."""
     if not reward.format and not reward.length:
         return None
     return reward.format * parts["format"] - reward.length * parts["length"] * (parts["correct"] == 1)

@@ -1,9 +1,7 @@
-"""Sampling in turns: the policy writes, the environment replies, and what it says is read but never learned from.
+"""Multi-turn sampling: the policy writes, the environment replies; replies are context and are never learned.
 
-Each turn the conversations that are still going are sampled together, with all that was said so far as their prompt. So a
-scoring pass over prompt and response sees the context that the sampler saw.
-
-The policy's turns in a response: the runs of the mask. What lies between two of them the environment said.
+In each turn all unfinished conversations are sampled together, with the conversation so far as their prompt. So a scoring pass
+over prompt and response sees the same context as the sampler. The policy's turns are the runs of the mask.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,25 +24,25 @@ from tokencredit.types import Rollouts, TokenScores
 
 
 def on_cpu(rollouts: Rollouts) -> Rollouts:
-    """To be read row by row: on a device every row would be waited for."""
+    """Copy to the host before reading row by row; on a device every row would synchronize."""
     return replace(rollouts, tokens=rollouts.tokens.cpu(), mask=rollouts.mask.cpu(), behavior_logp=rollouts.behavior_logp.cpu())
 
 
 def turn_tokens(rollouts: Rollouts, row: int) -> list[list[int]]:
     """The tokens of each turn; a response without an environment is one turn."""
-    told = zip(rollouts.mask[row].tolist(), rollouts.tokens[row].tolist(), strict=True)
-    return [[token for _, token in run] for sampled, run in groupby(told, key=lambda told: told[0]) if sampled]
+    pairs = zip(rollouts.mask[row].tolist(), rollouts.tokens[row].tolist(), strict=True)
+    return [[token for _, token in run] for sampled, run in groupby(pairs, key=lambda pair: pair[0]) if sampled]
 
 
 def turns_of(policy: Policy, rollouts: Rollouts, row: int) -> list[str]:
-    """What the environment and the verifier read of each turn."""
+    """The text of each turn that the environment and the verifier read."""
     return [policy.answer(tokens) for tokens in turn_tokens(rollouts, row)]
 
 
 class _Turn(NamedTuple):
     tokens: list[int]
     seen: tuple[Tensor, ...]
-    """Log-prob, entropy and, where asked for, hidden state of each token."""
+    """Log-prob, entropy and, where requested, hidden state of each token."""
     ended: bool
 
 
@@ -57,22 +55,22 @@ def _turns(drawn: Sampled) -> Iterator[_Turn]:
 
 
 class _Conversation:
-    """One row on its way: what was said, and what the sampler saw of the policy's part."""
+    """One unfinished row: its turns and replies, and the sampler's evidence for the policy's tokens."""
 
     def __init__(self, policy: Policy, task: MultiTurn, problem: Problem, limit: int) -> None:
         self.policy, self.task, self.problem = policy, task, problem
         self.prompt = policy.ask(problem.prompt)
         self.left = limit
-        """Tokens that the policy may still write."""
+        """Tokens left for the policy to write."""
         self.turns: list[str] = []
         self.tokens: list[int] = []
         self.mask: list[bool] = []
         self.seen: list[tuple[Tensor, ...]] = []
-        """What the sampler saw, piece by piece; zeros where the environment spoke."""
+        """The sampler's evidence turn by turn; zeros for replies of the environment."""
         self.finished = False
 
     def take_turn(self, turn: _Turn) -> bool:
-        """Append the policy's turn and what the environment says to it; False: it is over."""
+        """Append the policy's turn and the environment's reply; False: the conversation is over."""
         written = turn.tokens[: self.left]
         self._append(written, True, tuple(value[: len(written)] for value in turn.seen))
         self.left -= len(written)
@@ -83,10 +81,10 @@ class _Conversation:
         self.finished = reply is None
         if reply is None or self.left == 0:
             return False
-        heard = hear(self.policy, reply, after=written)
-        if not heard:
-            raise ConfigError(f"the environment said {reply!r}, which is no token of this model; a reply must be seen between two turns")
-        self._append(heard, False, tuple(value.new_zeros(len(heard), *value.shape[1:]) for value in self.seen[-1]))
+        reply_ids = encode_reply(self.policy, reply, after=written)
+        if not reply_ids:
+            raise ConfigError(f"the environment replied {reply!r}, which has no tokens in this model; a reply must separate two turns")
+        self._append(reply_ids, False, tuple(value.new_zeros(len(reply_ids), *value.shape[1:]) for value in self.seen[-1]))
         return True
 
     def _append(self, tokens: list[int], sampled: bool, seen: tuple[Tensor, ...]) -> None:
@@ -97,12 +95,12 @@ class _Conversation:
     def _reply(self) -> str | None:
         try:
             return self.task.reply(self.problem, tuple(self.turns))
-        except Exception:  # a program of somebody else's; it is told when the conversation is graded
+        except Exception:  # user code; the same failure is reported when the conversation is graded
             return None
 
 
-def hear(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
-    """The tokens that put the environment's reply to the model, `after` being the turn before it."""
+def encode_reply(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
+    """The tokens of the environment's reply, which follows the turn `after`."""
     if not policy.prompting.chat:
         return policy.encode(reply)
     ended_by = str(policy.tokenizer.decode([after[-1]])) if after[-1] in policy.end_tokens else ""
@@ -112,7 +110,7 @@ def hear(policy: Policy, reply: str, *, after: Sequence[int]) -> list[int]:
 def generate_turns(policy: Policy, task: MultiTurn, problems: Sequence[Problem], params: SamplingParams) -> Sampled:
     """As `sample`, for a task of several turns; `max_new_tokens` bounds what the policy writes in all of them.
 
-    The end token of each turn was sampled and is part of the response. What the environment said has mask False and numbers 0.
+    The end token of each turn was sampled and is part of the response. Replies of the environment have mask False and numbers 0.
     """
     rows = [_Conversation(policy, task, problem, params.max_new_tokens) for problem in problems for _ in range(params.group_size)]
     going = rows
@@ -127,7 +125,7 @@ def generate_turns(policy: Policy, task: MultiTurn, problems: Sequence[Problem],
             )
             drawn = sample(policy, [[*row.prompt, *row.tokens] for row in going], turn)
         except BadNumbersError as bad:
-            raise BadNumbersError(bad.stage, str(bad), [rows.index(going[place]) for place in bad.rows]) from None
+            raise BadNumbersError(bad.stage, str(bad), [rows.index(going[index]) for index in bad.rows]) from None
         going = [row for row, turn in zip(going, _turns(drawn), strict=True) if row.take_turn(turn)]
     device = policy.device
     logp, entropy, *hidden = (

@@ -1,6 +1,6 @@
-"""IBPO's compare-and-correct: the same policy is shown a failed response beside a sibling and asked to write it again.
+"""IBPO's compare-and-correct: the policy sees a failed response and a sibling and writes a revision.
 
-What a revision changed: Levenshtein's distance and the tokens of the original that its alignment touches.
+The tokens that a successful revision changed come from a shortest Levenshtein alignment.
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ def edit_distance(before: Sequence[int], after: Sequence[int]) -> int:
 
 
 def edited_tokens(before: Sequence[int], after: Sequence[int]) -> list[bool]:
-    """True for tokens of `before` that a shortest alignment with `after` replaces or deletes, or inserts something in front of.
+    """True for tokens of `before` that a shortest alignment with `after` replaces or deletes, or before which it inserts.
 
-    What is inserted at the end marks the last token (our reading). Among several shortest alignments one is taken; equal
-    sequences mark nothing, and an empty `before` has nothing to mark.
+    An insertion at the end marks the last token (our reading of the paper). Of several shortest alignments one is used; equal
+    sequences and an empty `before` mark nothing.
     """
     from rapidfuzz.distance import Levenshtein
 
@@ -45,7 +45,7 @@ def edited_tokens(before: Sequence[int], after: Sequence[int]) -> list[bool]:
 
 
 class Comparison(NamedTuple):
-    """A failed response, and the sibling it is to be corrected by."""
+    """A failed response, and the sibling shown with it."""
 
     failed: int
     sibling: int
@@ -59,11 +59,11 @@ class Revisions(NamedTuple):
     tried: int
     succeeded: int
     identical: int
-    """Repaired responses whose revision has the same tokens: nothing to tell apart, all tokens keep their credit."""
+    """Repaired responses whose revision has the same tokens; all their tokens keep their credit."""
 
 
 def choose_comparisons(score: Tensor, group: Tensor, choice: IbpoShape, *, seed: int) -> list[Comparison]:
-    """For every failed response up to `references` graded siblings, correct ones first, none twice."""
+    """For every failed response up to `references` graded siblings, correct ones first, without repetition."""
     rng = Random(seed)
     scores, groups = score.tolist(), group.tolist()
     siblings: dict[int, list[int]] = {}
@@ -72,7 +72,7 @@ def choose_comparisons(score: Tensor, group: Tensor, choice: IbpoShape, *, seed:
             siblings.setdefault(name, []).append(row)
     chosen: list[Comparison] = []
     for row, name in enumerate(groups):
-        # An ungraded response compares false: it is no failure.
+        # An ungraded response (NaN) compares false, so it is not a failure.
         if not scores[row] <= choice.correct_above:
             continue
         others = [sibling for sibling in siblings[name] if sibling != row]
@@ -119,14 +119,14 @@ def revise(
     *,
     seed: int,
 ) -> Revisions:
-    """Sample one revision per comparison and see which are right. Revisions are judged, never trained on."""
+    """Sample and grade one revision per comparison. Training never uses the revisions themselves."""
     comparisons = choose_comparisons(score, rollouts.group, choice, seed=derive_seed(seed, "references"))
     written = _sample_revisions(policy, task, problems, rollouts, comparisons, config, seed)
     groups = rollouts.group.tolist()
     tried: dict[int, int] = {}
     successes: dict[int, list[list[int]]] = {}
-    asked = [(problems[groups[pair.failed]], policy.answer(tokens)) for pair, tokens in zip(comparisons, written, strict=True)]
-    found = verdicts(task, asked)
+    to_grade = [(problems[groups[pair.failed]], policy.answer(tokens)) for pair, tokens in zip(comparisons, written, strict=True)]
+    found = verdicts(task, to_grade)
     for pair, tokens, verdict in zip(comparisons, written, found, strict=True):
         tried[pair.failed] = tried.get(pair.failed, 0) + 1
         if verdict.score > choice.correct_above:
@@ -137,8 +137,8 @@ def revise(
     for row, revisions in successes.items():
         repaired[row] = len(revisions) / tried[row]
         before = rollouts.tokens[row][rollouts.mask[row]].tolist()
-        suggest = min(revisions, key=lambda after: edit_distance(before, after))
-        marks = edited_tokens(before, suggest)
+        closest = min(revisions, key=lambda after: edit_distance(before, after))
+        marks = edited_tokens(before, closest)
         if any(marks):
             edited[row, rollouts.mask[row]] = torch.tensor(marks, device=edited.device)
         else:

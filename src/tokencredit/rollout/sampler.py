@@ -1,9 +1,7 @@
-"""Who draws responses: the plain loop, the fast one, or vLLM. They all answer one question in the same terms.
+"""Batched sampling by the policy's sampler: the plain loop, the fast sampler or vLLM, all with the same interface.
 
-Batched sampling: by the policy's sampler, or by the plain loop with the model's own key-value cache and a private generator.
-
-What the model knew when it drew a token (log-prob, entropy, hidden state) is kept: with the same weights and precision
-it is what a scoring pass would find again, so none is needed.
+The plain loop uses the model's own key-value cache and a private generator. It keeps each token's log-prob, entropy and hidden
+state: with the same weights and precision a scoring pass would give the same values, so none is needed.
 """
 
 from collections.abc import Sequence
@@ -27,16 +25,16 @@ SamplerName = Literal["auto", "plain", "fast", "vllm"]
 
 
 def with_sampler(policy: Policy, name: SamplerName, *, dtype: str, memory: float = 0.4) -> Policy:
-    """The policy with the sampler asked for; auto takes the fast one on a GPU in bfloat16, where it knows the model."""
+    """The policy with the named sampler; auto chooses the fast one on a GPU in bfloat16, if it supports the model."""
     if name == "plain":
         return replace(policy, sampler=None)
     if name == "vllm":
         from tokencredit.rollout.vllm import VllmSampler
 
         return replace(policy, sampler=VllmSampler(policy, memory=memory))
-    from tokencredit.rollout.cuda_graph import FastSampler, why_not
+    from tokencredit.rollout.cuda_graph import FastSampler, unsupported_reason
 
-    reason = why_not(policy, dtype)
+    reason = unsupported_reason(policy, dtype)
     if name == "auto" and (reason is not None or policy.device.type != "cuda" or dtype != "bfloat16"):
         return replace(policy, sampler=None)
     if reason is not None:
@@ -45,7 +43,7 @@ def with_sampler(policy: Policy, name: SamplerName, *, dtype: str, memory: float
 
 
 class _Decoder:
-    """The cache and mask of the rows still being written."""
+    """The cache and attention mask of unfinished rows."""
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], copies: int, dtype: str) -> None:
         self.policy, self.dtype = policy, dtype
@@ -54,7 +52,7 @@ class _Decoder:
         inputs: dict[str, Any] = {"input_ids": ids}
         if attention is not None:
             inputs |= {"attention_mask": attention, "position_ids": (attention.cumsum(1) - 1).clamp(min=0)}
-        # A prompt is read once and its cache copied to every response of the group.
+        # Each prompt runs once; its cache is copied to every response of the group.
         self.logits = self._forward(inputs).repeat_interleave(copies, 0)
         self.hidden = self.hidden.repeat_interleave(copies, 0)
         self.cache.batch_repeat_interleave(copies)
@@ -89,7 +87,7 @@ def sample(policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingPar
 
 @torch.no_grad()
 def sample_plainly(policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
-    """The plain twin of every faster sampler: any model, any device, any precision."""
+    """The reference sampler: any model, device and precision."""
     group_size, keep_hidden = params.group_size, params.keep_hidden
     device = policy.device
     generator = torch.Generator(device=device).manual_seed(params.seed)
@@ -123,9 +121,9 @@ def sample_plainly(policy: Policy, prompts: Sequence[Sequence[int]], params: Sam
         if position + 1 == params.max_new_tokens or bool(ended.all()):
             break
         if ended.any():
-            going_on = (~ended).nonzero()[:, 0]
-            decoder.keep(going_on)
-            writing, drawn = writing[going_on], drawn[going_on]
+            unfinished = (~ended).nonzero()[:, 0]
+            decoder.keep(unfinished)
+            writing, drawn = writing[unfinished], drawn[unfinished]
         decoder.append(drawn)
     width = int(mask.any(0).sum())
     rollouts = Rollouts(

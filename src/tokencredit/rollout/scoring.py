@@ -1,4 +1,4 @@
-"""Scoring: which log-probs a step trains on, and the pass that finds them with entropies and hidden states."""
+"""Scoring: which log-probs a step trains on, and the pass that computes them with entropies and hidden states."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ def credit_pipeline(config: TrainConfig) -> CreditPipeline:
 
 
 def needs_scoring_pass(config: TrainConfig) -> bool:
-    """Cached decoding and a whole-sequence pass agree to rounding; in bfloat16 that rounding is too coarse for ratios.
+    """Cached decoding and a full-sequence pass agree up to rounding; in bfloat16 that rounding is too coarse for ratios.
 
     A correction compares the two, so it needs both. Demonstrations were not sampled, and vLLM returns no entropies.
     """
@@ -49,13 +49,13 @@ def score_tokens(
 ) -> TokenScores:
     """Log-prob, entropy and, with `keep_hidden`, hidden states in one pass; `free_memory` is called before a retry with half the tokens.
 
-    `mode` is what `choose_forward_mode` returns for the model, where the caller knows it already.
+    `mode` is the result of `choose_forward_mode` for the model, if the caller already has it.
     """
     mode = mode or choose_forward_mode(config, model)
     halving = partial(retry_with_half_budget, notify=notify, free_memory=free_memory)
     score_in_passes = score_rows
     if mode.packed:
-        again = PassRunner(partial(mode.context, model), partial(halving, doing="computing hidden states again"))
+        again = PassRunner(partial(mode.context, model), partial(halving, doing="recomputing hidden states"))
         score_in_passes = partial(score_packed_rows, room=feature_room(config), again=again)
 
     def score(tokens: int) -> TokenScores:
@@ -66,7 +66,7 @@ def score_tokens(
 
     cost = row_cost(rollouts)
     longest = max(cost, default=1)
-    # What the largest pass really takes, so that half of it is less.
+    # The tokens of the largest actual pass, so that half of it is smaller.
     budget = min(config.optimizer.max_tokens, pass_tokens(range(len(cost)), cost, packed=mode.packed))
     return halving(score, budget=budget, longest=longest, doing="scoring tokens")
 

@@ -1,4 +1,4 @@
-"""One response whose text appears while its tokens are drawn, and the conversation around it."""
+"""Stream the text of one response while it is sampled, and keep the conversation for the next one."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from tokencredit.policy.token_text import HALF
 
 @torch.no_grad()
 def draw(policy: Policy, prompt: list[int], *, max_new_tokens: int, temperature: float, seed: int, dtype: str = "float32") -> Iterator[int]:
-    """Tokens one by one, the end token included; temperature 0 takes the likeliest."""
+    """Sample tokens one by one, the end token included; temperature 0 takes the most probable."""
     generator = torch.Generator(device=policy.device).manual_seed(seed)
     cache = DynamicCache(config=policy.model.config)
     ids = torch.tensor([prompt], device=policy.device)
@@ -35,7 +35,7 @@ def draw(policy: Policy, prompt: list[int], *, max_new_tokens: int, temperature:
 def stream(
     policy: Policy, prompt: list[int], *, max_new_tokens: int, temperature: float, seed: int, dtype: str = "float32"
 ) -> Iterator[str]:
-    """Text of a response piece by piece, up to its end token or a stop string; the pieces join to what `Policy.decode` reads."""
+    """Text of a response in pieces, up to its end token or a stop string; the pieces join to the text of `Policy.decode`."""
     tokens: list[int] = []
     shown = text = ""
     for token in draw(policy, prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, dtype=dtype):
@@ -45,7 +45,7 @@ def stream(
         if any(stop in written for stop in policy.stops):
             break
         safe = text[: len(text) - _held_back(text, policy.stops)]
-        # A decoder may still change its mind about the last character.
+        # The next token may still change how the last character decodes.
         if safe.startswith(shown) and len(safe) > len(shown):
             yield safe[len(shown) :]
             shown = safe
@@ -54,21 +54,21 @@ def stream(
 
 
 def _held_back(text: str, stops: tuple[str, ...]) -> int:
-    """Characters at the end that may turn out to be half of a character, or the beginning of a stop string."""
+    """Characters at the end that may be an incomplete character or the beginning of a stop string."""
     halves = len(text) - len(text.rstrip(HALF))
     begun = [size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
     return max([halves, *begun])
 
 
 class Conversation:
-    """What is said so far, where the model has a chat template; each text alone where it has none, or where a run put its own frame."""
+    """The messages so far, for a model with a chat template; without one, or with a run's own prompt format, each text alone."""
 
     def __init__(self, policy: Policy, *, remembers: bool) -> None:
         self.policy, self.remembers = policy, remembers
         self.turns: list[dict[str, str]] = []
 
     def ask(self, text: str) -> list[int]:
-        """The tokens that put `text` to the model; refused where it could not read them."""
+        """The prompt tokens of `text`; a ConfigError where the model cannot read them."""
         policy = self.policy
         if text.encode("utf-8", "replace").decode() != text:
             raise ConfigError("this is no text: it holds bytes that are no characters")

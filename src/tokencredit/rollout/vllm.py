@@ -1,8 +1,8 @@
-"""vLLM as the sampler, in this process and on the same GPU (extra vllm). The only place that knows it.
+"""vLLM as the sampler, in this process and on the same GPU (extra vllm). The only module that imports it.
 
-It keeps weights of its own, which are given the policy's before every draw: versions of tensors cannot tell whether they moved, since
-fused optimizers do not raise them. What it remembers of prompts is forgotten then, because keys and values of older weights would be
-read on. Entropies are not told by vLLM, so tokens are scored in a pass of their own.
+vLLM has its own copy of the weights, which is updated before every call: tensor versions cannot show whether weights changed,
+because fused optimizers do not increase them. The prefix cache is reset too, because it holds keys and values of older weights.
+vLLM returns no entropies, so a scoring pass follows.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from tokencredit.types import Rollouts, TokenScores
 
 
 def _load() -> Any:
-    # In a process of its own vLLM could not be handed tensors.
+    # vLLM in a separate process could not receive tensors.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
         return importlib.import_module("vllm")
@@ -40,18 +40,18 @@ class VllmSampler:
             model=policy.model.config._name_or_path,
             dtype="bfloat16",
             gpu_memory_utilization=memory,
-            # Of what was drawn at the temperature it was drawn at.
+            # Log-probs of the distribution that was sampled, temperature included.
             logprobs_mode="processed_logprobs",
             enable_prefix_caching=True,
         )
 
     def sample(self, policy: Policy, prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sampled:
         if params.keep_hidden:
-            raise ConfigError("scoring is 'sampler' but vLLM tells no hidden states; use scoring 'auto' or 'pass'")
-        self._give_weights(policy)
+            raise ConfigError("scoring is 'sampler' but vLLM returns no hidden states; use scoring 'auto' or 'pass'")
+        self._update_weights(policy)
         rows = [list(prompt) for prompt in prompts for _ in range(params.group_size)]
-        # Each response has a seed of its own, so it does not depend on those beside it.
-        asked = [
+        # Each response has its own seed, so it does not depend on the other responses.
+        requests = [
             self._vllm.SamplingParams(
                 temperature=0.0 if params.greedy else params.temperature,
                 max_tokens=params.max_new_tokens,
@@ -66,13 +66,13 @@ class VllmSampler:
             )
             for row in range(len(rows))
         ]
-        answered = self._engine.generate([{"prompt_token_ids": row} for row in rows], asked, use_tqdm=False)
-        return _as_sampled(policy, prompts, params.group_size, [_read(policy, request.outputs[0]) for request in answered])
+        outputs = self._engine.generate([{"prompt_token_ids": row} for row in rows], requests, use_tqdm=False)
+        return _as_sampled(policy, prompts, params.group_size, [_read(policy, request.outputs[0]) for request in outputs])
 
     def release(self) -> None:
-        """What vLLM took it keeps: a share of the GPU that was set apart for it."""
+        """VLLM keeps its share of the GPU memory, which is reserved for it."""
 
-    def _give_weights(self, policy: Policy) -> None:
+    def _update_weights(self, policy: Policy) -> None:
         named = [(name, parameter.detach()) for name, parameter in policy.model.named_parameters()]
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         self._engine.reset_prefix_cache()
@@ -86,16 +86,16 @@ class _Written(NamedTuple):
 
 
 def _read(policy: Policy, output: Any) -> _Written:
-    """What one response holds up to the token that ends it; NaN where vLLM told no log-prob: such a token leaves the loss."""
+    """One response up to the token that ends it; a token without a log-prob from vLLM gets NaN and leaves the loss."""
     tokens = list(output.token_ids)
     if not tokens:
         raise ConfigError("vLLM answered a prompt with no token at all; its version does not keep end tokens, use sampler 'auto'")
     stopped = tokens_up_to_stop(policy.tokenizer, policy.stops, tokens)
     tokens = tokens[:stopped]
-    told = list(output.logprobs or ())[: len(tokens)] + [None] * (len(tokens) - len(output.logprobs or ()))
+    logprobs = list(output.logprobs or ())[: len(tokens)] + [None] * (len(tokens) - len(output.logprobs or ()))
     logp = [
         math.nan if known is None or token not in known else min(known[token].logprob, 0.0)
-        for token, known in zip(tokens, told, strict=True)
+        for token, known in zip(tokens, logprobs, strict=True)
     ]
     return _Written(tokens, logp, stopped is not None or tokens[-1] in policy.end_tokens)
 

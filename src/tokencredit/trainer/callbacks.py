@@ -1,4 +1,4 @@
-"""Whoever watches a run. Watching never changes it."""
+"""Callbacks observe a run; they must not change it."""
 
 from typing import Any, Protocol
 
@@ -8,17 +8,21 @@ from tokencredit.trainer.evaluate import Accuracy
 
 class Callback(Protocol):
     def on_train_begin(self, policy: Policy, before: Accuracy, step: int) -> None:
-        """`step` training steps are done already: 0, or more for a resumed run."""
+        """`step`: training steps done already; 0, or more for a resumed run."""
         ...
 
-    def on_step_end(self, row: dict[str, Any], seconds: float) -> None: ...
+    def on_step_end(self, row: dict[str, Any], seconds: float) -> None:
+        """`row`: the metrics of the training step; `seconds`: its duration."""
+        ...
 
     def on_event(self, step: int, kind: str, message: str) -> None:
-        """Something a person should know of, as written to events.jsonl."""
+        """An event for the user, as written to events.jsonl."""
         ...
 
 
 class NoCallback:
+    """Does nothing."""
+
     def on_train_begin(self, policy: Policy, before: Accuracy, step: int) -> None:
         pass
 

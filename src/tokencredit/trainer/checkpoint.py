@@ -1,6 +1,6 @@
-"""Checkpoints: ordinary `transformers` folders, plus what a resume needs. safetensors and JSON only; published whole or not at all.
+"""Checkpoints: ordinary `transformers` folders plus the state a resume needs, in safetensors and JSON, saved atomically.
 
-A batch as files, safetensors and JSON: kept in a checkpoint between two optimizer steps, and dumped when a guard refuses it.
+A checkpoint between two optimizer steps of a batch also holds the batch; so does the dump of a refused batch.
 """
 
 import json
@@ -34,8 +34,10 @@ OF_CREDIT = ("old_logp", "entropy", "advantage", "coefficient", "credit", "corre
 
 
 def save_batch(folder: Path, batch: StepState) -> None:
-    """Collected rollouts, and where the batch is planned its credit, plan and optimizer steps. Hidden states are left out:
-    a pass over the same weights finds them again."""
+    """Write the collected rollouts and, for a planned batch, its credit, plan and optimizer steps.
+
+    Hidden states are left out: a pass with the same weights recomputes them.
+    """
     collected = batch.collected
     assert collected is not None
     rollouts = collected.rollouts
@@ -99,7 +101,7 @@ class TrainState:
 
     step: int
     optimizer_step: int = 0
-    """Optimizer steps taken of the next training step; its batch is kept beside this."""
+    """Optimizer steps taken in the next training step; its batch is in the same checkpoint."""
     rollouts_used: int
     best_step: int
     best_accuracy: float
@@ -109,7 +111,7 @@ class TrainState:
     seconds: dict[str, float]
 
     @property
-    def place(self) -> CheckpointPosition:
+    def position(self) -> CheckpointPosition:
         return CheckpointPosition(self.step, self.optimizer_step)
 
     @property
@@ -131,11 +133,11 @@ def save_checkpoint(
     pending: StepState | None = None,
     generators: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
-    """Save the state of a run under the name of its position; a checkpoint of that name is the same one.
+    """Save the state of a run under the name of its position; an existing checkpoint of that name already holds the same state.
 
-    `generators` are the global ones as they were at that position, if they have been drawn from since.
+    `generators`: the global generators at that position, if they have been used since.
     """
-    folder = parent / state.place.name
+    folder = parent / state.position.name
     if not folder.exists():
         with writing(folder), atomic_folder(folder) as fresh:
             write_state(policy, optimizer, state, fresh, generators)
@@ -151,9 +153,9 @@ def write_state(
     fresh: Path,
     generators: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Everything but the batch, into a folder that is not renamed into place yet.
+    """Write everything but the batch into a folder that is not yet renamed into place.
 
-    Clocks have a file of their own: everything else is equal in every run of a seed.
+    Timings have a separate file, because everything else is equal in every run of a seed.
     """
     _write_model(policy, fresh)
     save_file(_optimizer_tensors(optimizer), fresh / OPTIMIZER_FILE)
@@ -165,22 +167,22 @@ def write_state(
 
 
 def prune(parent: Path, *, last: int, every: int) -> None:
-    """Remove what nobody asked to keep, after a newer checkpoint is published."""
+    """Remove checkpoints that the settings do not keep; call it after a newer one is saved."""
     found = dict(checkpoints_in(parent))
     best: dict[CheckpointPosition, int] = {}
-    for place, path in sorted(found.items())[-last:]:
-        # One that cannot be read has no say in what is kept.
+    for position, path in sorted(found.items())[-last:]:
+        # An unreadable checkpoint does not name a best step.
         with suppress(ConfigError):
-            best[place] = load_train_state(path).best_step
-    for place in found.keys() - to_keep(found, best, last=last, every=every):
-        remove_folder(found[place])
+            best[position] = load_train_state(path).best_step
+    for position in found.keys() - to_keep(found, best, last=last, every=every):
+        remove_folder(found[position])
 
 
 def load_train_state(folder: Path) -> TrainState:
     with _reading(folder):
-        told: Mapping[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        stored: Mapping[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         seconds = json.loads((folder / CLOCKS_FILE).read_text(encoding="utf-8"))
-        return TrainState(**{name.name: told[name.name] for name in fields(TrainState) if name.name != "seconds"}, seconds=seconds)
+        return TrainState(**{name.name: stored[name.name] for name in fields(TrainState) if name.name != "seconds"}, seconds=seconds)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
@@ -198,7 +200,7 @@ def load_generators(folder: Path) -> None:
 
 
 def load_pending(folder: Path, device: torch.device) -> StepState | None:
-    """The batch that a checkpoint in the middle of a training step keeps."""
+    """The batch of a checkpoint in the middle of a training step; None for other checkpoints."""
     if not (folder / PLAIN).is_file():
         return None
     number = load_train_state(folder).step
@@ -230,7 +232,7 @@ def _reading(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """A disk that is full is told by safetensors in an error of its own."""
+    """Turn safetensors' own error, such as a full disk, into a StorageError."""
     try:
         yield
     except SafetensorError as problem:

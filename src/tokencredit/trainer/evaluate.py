@@ -15,7 +15,7 @@ from tokencredit.seeds import derive_seed
 from tokencredit.tasks import Problem, Task
 
 HELD_OUT = "held_out/"
-"""Begins the names of held-out measures in metrics.jsonl."""
+"""Prefix of held-out metrics in metrics.jsonl."""
 HELD_OUT_ACCURACY = f"{HELD_OUT}sampled"
 
 
@@ -45,14 +45,14 @@ def evaluate(policy: Policy, task: Task, problems: Sequence[Problem], params: Sa
     at_once = max(1, ROWS_AT_ONCE // samples)
     right, greedy_right, lengths, ungraded = [], [], [], []
     for start in range(0, len(problems), at_once):
-        asked = problems[start : start + at_once]
+        chunk = problems[start : start + at_once]
         drawing = replace(params, seed=params.seed + start)
-        drawn = generate(policy, task, asked, drawing).rollouts
-        greedy = generate(policy, task, asked, drawing.greedily()).rollouts
-        score = grade_rollouts(policy, task, asked, drawn).view(len(asked), samples)
+        drawn = generate(policy, task, chunk, drawing).rollouts
+        greedy = generate(policy, task, chunk, drawing.greedily()).rollouts
+        score = grade_rollouts(policy, task, chunk, drawn).view(len(chunk), samples)
         right.append(score >= 1.0)
         ungraded.append(score.isnan())
-        greedy_right.append(grade_rollouts(policy, task, asked, greedy) >= 1.0)
+        greedy_right.append(grade_rollouts(policy, task, chunk, greedy) >= 1.0)
         lengths.append(drawn.mask.sum(1))
     solved = torch.cat(right)
     return Accuracy(
@@ -68,7 +68,7 @@ def evaluate(policy: Policy, task: Task, problems: Sequence[Problem], params: Sa
 
 
 def evaluate_held_out(policy: Policy, task: Task, held_out: Sequence[Problem], config: TrainConfig, *, final: bool) -> Accuracy:
-    """The same held-out problems and the same draws every time, so that differences are the policy's."""
+    """Evaluate on the same held-out problems with the same seeds every time, so that differences come from the policy."""
     chosen = config.evaluation
     problems = held_out[: None if final else chosen.problems]
     samples = chosen.final_samples if final else chosen.samples

@@ -1,7 +1,7 @@
-"""A batch that a guard refused, kept so that the bad step can be taken again: `tokencredit replay DUMP`.
+"""Dump a batch that a guard refused, and replay it: `tokencredit replay DUMP`.
 
-A dump is a checkpoint as of the moment before the bad optimizer step, with the run's configuration, what there was of the
-batch, and what the guard said.
+A dump is a checkpoint of the state before the bad optimizer step, with the run's configuration, the batch as far as it got, and
+the guard's message.
 """
 
 import json
@@ -35,11 +35,11 @@ from tokencredit.trainer.step import PolicyTrainer, StepState
 
 REFUSAL = "refusal.json"
 KEPT = 3
-"""Dumps of a run; each holds the weights and the optimizer, so older ones go."""
+"""Dumps kept per run; each holds weights and optimizer state, so older ones are removed."""
 
 
 def dump_failed_batch(trainer: PolicyTrainer, state: TrainState, batch: StepState, run: Path, generators: Mapping[str, Tensor]) -> Path:
-    """A checkpoint as of before the refused optimizer step, with the batch and the refusal, below RUN/guards."""
+    """Save the state before the refused optimizer step, with the batch and the refusal, below RUN/guards."""
     bad = batch.refusal
     assert bad is not None
     parent = run / "guards"
@@ -51,8 +51,8 @@ def dump_failed_batch(trainer: PolicyTrainer, state: TrainState, batch: StepStat
         if (run / GOLD_FILE).is_file():
             shutil.copyfile(run / GOLD_FILE, fresh / GOLD_FILE)
         (fresh / "config.toml").write_text(to_toml(trainer.config), encoding="utf-8")
-        said = {"step": state.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
-        (fresh / REFUSAL).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        refusal = {"step": state.step + 1, "stage": bad.stage, "message": str(bad), "rows": list(bad.rows)}
+        (fresh / REFUSAL).write_text(json.dumps(refusal, indent=2) + "\n", encoding="utf-8")
         if batch.collected is not None:
             save_batch(fresh, batch)
     others = [path for _, path in checkpoints_in(parent) if path != folder]
@@ -64,11 +64,11 @@ def dump_failed_batch(trainer: PolicyTrainer, state: TrainState, batch: StepStat
 class ReplayResult(NamedTuple):
     refusal: dict[str, Any]
     again: BadNumbersError | None
-    """What the same guard, or another, says now; None where every number is finite now."""
+    """The refusal of the replay, by the same guard or another; None where every number is finite now."""
     passed: tuple[str, ...]
-    """Stages found finite before that."""
+    """Stages with finite numbers before that."""
     fresh_log_probs: str
-    """Whether a new pass over the dumped weights gives finite log-probs, in words."""
+    """A sentence: does a new pass with the dumped weights give finite log-probs?"""
 
     @property
     def reproduced(self) -> bool:
@@ -76,7 +76,7 @@ class ReplayResult(NamedTuple):
 
 
 def replay(dump: Path) -> ReplayResult:
-    """Take the refused step again, on the dumped weights and batch. Nothing is written."""
+    """Repeat the refused step with the dumped weights and batch. Writes nothing."""
     wrong = damage(dump) if dump.is_dir() else "there is no such folder"
     if wrong is not None or not (dump / REFUSAL).is_file():
         raise ConfigError(f"dump {dump} cannot be replayed: {wrong or 'it holds no refused batch'}; give a folder below RUN/guards")
@@ -87,7 +87,7 @@ def replay(dump: Path) -> ReplayResult:
     load_optimizer(trainer.optimizer, dump)
     load_generators(dump)
     batch = load_pending(dump, trainer.policy.device)
-    said = "the batch could not even be sampled" if batch is None else _score_again(trainer, batch)
+    fresh = "the batch could not even be sampled" if batch is None else _score_again(trainer, batch)
     batch = batch or StepState(number=state.step)
     try:
         if batch.plan is None:
@@ -101,12 +101,12 @@ def replay(dump: Path) -> ReplayResult:
             trainer.plan(batch)
         trainer.update(batch)
     except BadNumbersError as bad:
-        return ReplayResult(refusal, bad, STAGES[: STAGES.index(bad.stage)], said)
-    return ReplayResult(refusal, None, STAGES, said)
+        return ReplayResult(refusal, bad, STAGES[: STAGES.index(bad.stage)], fresh)
+    return ReplayResult(refusal, None, STAGES, fresh)
 
 
 def _with_hidden(trainer: PolicyTrainer, collected: CollectedBatch) -> CollectedBatch:
-    """Hidden states are not dumped; the dumped weights give them again."""
+    """Recompute the hidden states, which are not dumped."""
     found = trainer.score_rollouts(collected.rollouts, keep_hidden=True)
     return collected._replace(evidence=collected.evidence._replace(hidden=found.hidden, features=found.features))
 

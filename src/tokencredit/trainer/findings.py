@@ -1,7 +1,4 @@
-"""From what the microscope saw to findings: which function judges what, and what each token's evidence is.
-
-One training step that was watched, judged: table, evidence, what the budgets pay for, findings.
-"""
+"""Findings of an observed training step: token table, microscope evidence, Monte-Carlo evidence, diagnosis."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +23,7 @@ from tokencredit.diagnose.table import token_table
 from tokencredit.diagnose.tax import tax
 from tokencredit.diagnose.value import token_value
 from tokencredit.forward.padded import head_weight
-from tokencredit.optim.microscope import memory_for_a_look
+from tokencredit.optim.microscope import observation_memory_errors
 from tokencredit.seeds import derive_seed
 from tokencredit.storage.run_dir import EVIDENCE_COLUMNS
 from tokencredit.tasks import Task, format_classes
@@ -39,10 +36,10 @@ from tokencredit.types import Finding
 class Diagnosis(NamedTuple):
     findings: list[Finding]
     columns: dict[str, list[Any]]
-    """record.EVIDENCE_COLUMNS, an entry per token of the batch."""
+    """The columns of `run_dir.EVIDENCE_COLUMNS`, one entry per token of the batch."""
     method: str
     rollouts_used: int
-    groups_looked_at: int
+    groups_observed: int
     groups: int
 
     def to_json(self, step: int) -> dict[str, Any]:
@@ -50,7 +47,7 @@ class Diagnosis(NamedTuple):
             "step": step,
             "rollouts_used": self.rollouts_used,
             "method": self.method,
-            "looked_at": {"groups": self.groups_looked_at, "of": self.groups},
+            "looked_at": {"groups": self.groups_observed, "of": self.groups},
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -72,7 +69,7 @@ class StepDiagnosis:
         """`history`: (training step, mean entropy) of the run so far."""
         observation, (collected, self.credited, self.plan) = batch.observation, batch.assigned()
         assert observation is not None, "this step was not observed"
-        with memory_for_a_look():
+        with observation_memory_errors():
             evidence = observation.evidence()
         rollouts = self.credited.rollouts
         self.evidence, self.history, self.settings = evidence, history, config.diagnose
@@ -85,7 +82,7 @@ class StepDiagnosis:
             change = (evidence.moved.after.logp - evidence.moved.before.logp)[rollouts.mask].cpu()
             sampler = MonteCarlo(observation.before, task, collected.problems, rollouts, config)
             self.sampled = sampler.sample(observation.policy, table, change, seed=self.seed, only=only)
-        self.seen = torch.isin(table.row, evidence.looked_at.cpu()).nonzero()[:, 0]
+        self.seen = torch.isin(table.row, evidence.rows.cpu()).nonzero()[:, 0]
         self.seen_table = table.select(self.seen)
         before = evidence.moved.before.logp
         self.tokens: dict[str, Tensor] = {
@@ -94,18 +91,18 @@ class StepDiagnosis:
             "kl": self._flat(evidence.moved.kl),
             "entropy_after": self._flat(evidence.moved.after.entropy),
         }
-        inside = self.credited.rollouts.mask[evidence.looked_at]
+        inside = self.credited.rollouts.mask[evidence.rows]
         names = {"first": "predicted_first", "first_positive": "predicted_first_positive", "first_negative": "predicted_first_negative"}
         names |= {"step": "predicted_step", "mini_positive": "raw_mini_positive", "mini_negative": "raw_mini_negative"}
         for name, value in evidence.effects._asdict().items():
-            self._found(names.get(name, name), value[inside])
+            self._add_column(names.get(name, name), value[inside])
         if self.sampled.value is not None:
             self.tokens |= {"value_before": self.sampled.value.before, "value_after": self.sampled.value.after}
 
     def _flat(self, value: Float[Tensor, "seq tok"]) -> Float[Tensor, " tok"]:
         return value[self.credited.rollouts.mask].cpu().double()
 
-    def _found(self, name: str, value: Float[Tensor, " seen"]) -> None:
+    def _add_column(self, name: str, value: Float[Tensor, " seen"]) -> None:
         column = torch.full((len(self.table),), math.nan, dtype=torch.float64)
         column[self.seen] = value.cpu().double()
         self.tokens[name] = column
@@ -131,8 +128,8 @@ class StepDiagnosis:
     def cancellation(self) -> list[Finding]:
         sides = (self._seen(name) for name in ("raw_positive", "raw_negative", "raw_mini_positive", "raw_mini_negative"))
         found = cancellation(self.seen_table, *sides)
-        self._found("cancellation", found.per_token)
-        self._found("cancellation_mini", found.per_token_mini)
+        self._add_column("cancellation", found.per_token)
+        self._add_column("cancellation_mini", found.per_token_mini)
         return [found.finding]
 
     def coupling(self) -> list[Finding]:
@@ -142,22 +139,22 @@ class StepDiagnosis:
         inside = torch.zeros_like(rollouts.mask)
         inside[list(self.plan.steps[0].rows)] = True
         inside &= rollouts.loss_mask
-        place = torch.full(rollouts.mask.shape, -1, device=inside.device)
-        place[inside] = torch.arange(int(inside.sum()), device=inside.device)
-        looked_at, seen = evidence.looked_at, rollouts.mask[evidence.looked_at]
-        # Log-probs of the same pass as the hidden states: training's own may come from one in bfloat16.
+        source_index = torch.full(rollouts.mask.shape, -1, device=inside.device)
+        source_index[inside] = torch.arange(int(inside.sum()), device=inside.device)
+        rows, seen = evidence.rows, rollouts.mask[evidence.rows]
+        # Log-probs of the same pass as the hidden states: those of training may come from a bfloat16 pass.
         found = coupling(
-            replace(self.seen_table, logp=evidence.moved.before.logp[looked_at][seen].cpu()),
-            hidden[looked_at][seen],
+            replace(self.seen_table, logp=evidence.moved.before.logp[rows][seen].cpu()),
+            hidden[rows][seen],
             self.head,
             Sources(hidden[inside], rollouts.tokens[inside], -evidence.kappa[inside]),
-            place[looked_at][seen],
+            source_index[rows][seen],
             temperature=self.temperature,
             limit=self.settings.coupling_tokens,
             seed=self.seed,
         )
         for name in ("own", "same", "other"):
-            self._found(f"coupling_{name}", getattr(found, name))
+            self._add_column(f"coupling_{name}", getattr(found, name))
         return [found.finding]
 
     def tax(self) -> list[Finding]:
@@ -198,8 +195,8 @@ class StepDiagnosis:
             "position": table.position.tolist(),
         }
         nothing = [None] * len(table)
-        told = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
-        return {name: known.get(name) or told.get(name) or nothing for name in EVIDENCE_COLUMNS}
+        evidence = {name: [None if number != number else number for number in value.tolist()] for name, value in self.tokens.items()}
+        return {name: known.get(name) or evidence.get(name) or nothing for name in EVIDENCE_COLUMNS}
 
 
 def diagnose_step(
@@ -214,10 +211,10 @@ def diagnose_step(
 ) -> Diagnosis:
     """The findings of an observed step, in the order of FINDINGS; `step` counts from 1.
 
-    Without a task (rollouts of another trainer) nothing can be sampled and no class is known as format.
+    Without a task (rollouts of another trainer) nothing is sampled and no token class counts as format.
     """
     found = StepDiagnosis(batch, labels, task, config, step=step, history=history, only=only)
     findings = [finding for name in FINDINGS if name in only for finding in cast(Callable[[], list[Finding]], getattr(found, name))()]
     group = found.credited.rollouts.group
-    observed = len(group[found.evidence.looked_at].unique())
+    observed = len(group[found.evidence.rows].unique())
     return Diagnosis(findings, found.columns(step), found.evidence.method, found.sampled.rollouts_used, observed, len(group.unique()))

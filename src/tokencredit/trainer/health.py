@@ -1,4 +1,4 @@
-"""What a run remembers to know that it is in trouble: refused batches, batches without credit, entropy and length at the start."""
+"""The health of a run: refused batches, batches without credit, and warnings about entropy, length and cut responses."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ class RunHealth:
     first: dict[str, float] = field(default_factory=dict)
     """Entropy and length of the first batch that was trained on."""
     warned: list[str] = field(default_factory=list)
-    """Warnings that hold now; each is said when it begins to hold."""
+    """Conditions that hold now; each gives one warning when it begins to hold."""
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "RunHealth":
@@ -32,7 +32,7 @@ class RunHealth:
         self.silent = self.silent + 1 if silent else 0
 
     def warnings(self, row: Mapping[str, float], guard: Guard) -> list[str]:
-        """New ones, in words."""
+        """Messages for conditions that begin to hold with this row of metrics."""
         if ENTROPY not in row:
             return []
         for name in (ENTROPY, LENGTH):
@@ -52,18 +52,18 @@ class RunHealth:
                 f"{100 * cut:.0f} % of responses are cut at the length limit; they cannot end as they would (guard.cut_share)",
             ),
         }
-        new = [said for name, (holds, said) in holding.items() if holds and name not in self.warned]
+        new = [message for name, (holds, message) in holding.items() if holds and name not in self.warned]
         self.warned = [name for name, (holds, _) in holding.items() if holds]
         return new
 
 
 def describe_silence(score: float, steps: int) -> str:
-    why = {1.0: "every response is right: there is nothing left to learn here", 0.0: "every response is wrong: the task is too hard"}
-    said = why.get(score, "no group has both better and worse responses")
-    return f"no token has received any credit for {steps} training steps in a row; {said} (guard.silent_steps)"
+    reasons = {1.0: "every response is right: there is nothing left to learn here", 0.0: "every response is wrong: the task is too hard"}
+    reason = reasons.get(score, "no group has both better and worse responses")
+    return f"no token has received any credit for {steps} training steps in a row; {reason} (guard.silent_steps)"
 
 
 def describe_ungraded(reasons: Mapping[str, int], share: float) -> str:
     often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    said = "; ".join(f"{reason} ({count})" for reason, count in often[:3]) + ("; …" if len(often) > 3 else "")
-    return f"{100 * share:.1f} % of the responses could not be graded: {said}"
+    listed = "; ".join(f"{reason} ({count})" for reason, count in often[:3]) + ("; …" if len(often) > 3 else "")
+    return f"{100 * share:.1f} % of the responses could not be graded: {listed}"

@@ -1,4 +1,4 @@
-"""The whole loop: collect -> score -> credit -> plan -> update -> record -> evaluate -> save.
+"""The training loop: collect -> score -> credit -> plan -> update -> record -> evaluate -> save.
 
 A training step is one batch of rollouts and the optimizer steps taken on it. Everything random follows from
 (seed, purpose, step), so a resumed run needs the weights, the optimizer, the step number and the batch in progress.

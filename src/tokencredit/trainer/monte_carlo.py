@@ -1,4 +1,4 @@
-"""Evidence about tokens that costs rollouts: Monte-Carlo values, and fresh responses to see drift by. Off unless asked for, and counted."""
+"""Evidence about tokens that costs rollouts: Monte-Carlo values, and fresh responses that show drift. Off by default, and counted."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ from tokencredit.types import Rollouts
 
 
 class TokenValues(NamedTuple):
-    """Chance of success before and after each token of a table; NaN where it was not sampled."""
+    """Probability of success before and after each token of a table; NaN where it was not sampled."""
 
     before: Float[Tensor, " tok"]
     after: Float[Tensor, " tok"]
@@ -53,7 +53,7 @@ class MonteCarlo:
     def sample(
         self, after: Policy, table: TokenTable, change: Float[Tensor, " tok"], *, seed: int, only: Collection[str]
     ) -> MonteCarloEvidence:
-        """What the budgets pay for and the findings in `only` need; nothing by default. `after` is the updated policy."""
+        """Sample what the findings in `only` need, within the budgets; nothing by default. `after` is the updated policy."""
         settings = self.config.diagnose
         value, fresh, used = None, None, 0
         if settings.value_budget and {"value", "tax"} & set(only):
@@ -67,9 +67,9 @@ class MonteCarlo:
         return MonteCarloEvidence(value, fresh, used)
 
     def token_values(self, table: TokenTable, chosen: list[int], *, seed: int) -> tuple[TokenValues, int]:
-        """After the last token of a response there is nothing to sample: its value is the verifier's score."""
+        """Values before and after the chosen tokens, and the rollouts used. The value after a response's last token is its score."""
         length = response_extent(self.rollouts.mask).tolist()
-        starts = [BranchPoint(int(table.row[place]), int(table.position[place])) for place in chosen]
+        starts = [BranchPoint(int(table.row[index]), int(table.position[index])) for index in chosen]
         wanted = dict.fromkeys(starts)
         wanted |= dict.fromkeys(
             point for start in starts if (point := start._replace(position=start.position + 1)).position < length[start.row]
@@ -81,20 +81,20 @@ class MonteCarlo:
         )
         known = dict(zip(points, rates.tolist(), strict=True))
         values = TokenValues(*(torch.full((len(table),), math.nan, dtype=torch.float64) for _ in range(2)))
-        for place, start in zip(chosen, starts, strict=True):
-            values.before[place] = known[start]
-            values.after[place] = known.get(start._replace(position=start.position + 1), float(table.score[place]))
+        for index, start in zip(chosen, starts, strict=True):
+            values.before[index] = known[start]
+            values.after[index] = known.get(start._replace(position=start.position + 1), float(table.score[index]))
         return values, len(points) * continuations
 
     def fresh_responses(self, after: Policy, *, seed: int) -> tuple[FreshResponses, int]:
-        """New responses of the old policy to the batch's first problems, in whole groups; drift is about pairs of one group."""
+        """New responses of the old policy to the batch's first problems, in full groups, because drift compares pairs of one group."""
         before, config = self.policy, self.config
         size = min(config.sampling.siblings, config.diagnose.drift_budget)
-        asked = list(self.problems[: max(1, config.diagnose.drift_budget // size)])
+        problems = list(self.problems[: max(1, config.diagnose.drift_budget // size)])
         temperature = config.sampling.temperature
-        rollouts = generate(before, self.task, asked, SamplingParams.from_config(config, seed=seed, group_size=size)).rollouts
-        score = grade_rollouts(before, self.task, asked, rollouts)
-        # In full precision, as the microscope measures.
+        rollouts = generate(before, self.task, problems, SamplingParams.from_config(config, seed=seed, group_size=size)).rollouts
+        score = grade_rollouts(before, self.task, problems, rollouts)
+        # In full precision, like the microscope.
         limits = {"temperature": temperature, "max_tokens": config.optimizer.max_tokens}
         old, new = (score_rows(policy.model, rollouts, **limits) for policy in (before, after))
         row, position = rollouts.mask.cpu().nonzero(as_tuple=True)
@@ -118,13 +118,16 @@ class MonteCarlo:
 
 
 def choose_tokens(table: TokenTable, change: Float[Tensor, " tok"], *, count: int, seed: int) -> list[int]:
-    """As many boosted as suppressed tokens, of positive and of negative responses, drawn at random; what one kind lacks the others take."""
-    places: dict[tuple[int, bool], list[int]] = {}
-    for place, (side, moved) in enumerate(zip(table.side.tolist(), change.tolist(), strict=True)):
+    """Random tokens, balanced over boosted and suppressed ones of positive and negative responses.
+
+    Where one kind has too few tokens, the others fill the count.
+    """
+    by_kind: dict[tuple[int, bool], list[int]] = {}
+    for index, (side, moved) in enumerate(zip(table.side.tolist(), change.tolist(), strict=True)):
         if side != 0 and abs(moved) > DEAD_BAND:
-            places.setdefault((side, moved > 0), []).append(place)
+            by_kind.setdefault((side, moved > 0), []).append(index)
     random = Random(seed)
-    waiting = [random.sample(kind, len(kind)) for _, kind in sorted(places.items())]
+    waiting = [random.sample(kind, len(kind)) for _, kind in sorted(by_kind.items())]
     chosen: list[int] = []
     while len(chosen) < count and any(waiting):
         chosen += [kind.pop() for kind in waiting if kind]

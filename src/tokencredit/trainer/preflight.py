@@ -1,9 +1,4 @@
-"""Does the model suit the task and the budget? Asked before anything is written.
-
-Gold answers are graded before anything is trained on: a row whose own answer is not right can teach nothing.
-
-What a run was trained and tested on, as hashes: written when it begins, compared when it goes on.
-"""
+"""Preflight checks, before anything is written: model against task and budget, gold answers, data fingerprint, leaks."""
 
 import hashlib
 import json
@@ -32,9 +27,9 @@ def check_model_and_task(policy: Policy, task: Task, problems: Sequence[Problem]
             "name one that has with --model"
         )
     if "revisions" in config.shape.needs:
-        asked = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
-        if unknown is not None and unknown in policy.ask(asked):
-            raise ConfigError(f"model {config.model!r} has no tokens for revision prompts of task {config.task.type!r}, such as {asked!r}")
+        prompt = revision_prompt(task, problems[0], problems[0].answer, problems[0].answer)
+        if unknown is not None and unknown in policy.ask(prompt):
+            raise ConfigError(f"model {config.model!r} has no tokens for revision prompts of task {config.task.type!r}, such as {prompt!r}")
     if config.credit.needs_step_marks and not marks_steps(task):
         raise ConfigError(f"task {config.task.type!r} does not mark where steps begin; use credit.boundary 'tokens'")
     longest = max(len(prompt) for prompt in prompts) + config.sampling.max_new_tokens
@@ -52,7 +47,7 @@ def check_model_and_task(policy: Policy, task: Task, problems: Sequence[Problem]
 
 
 def check_turns(task: Task, config: TrainConfig) -> None:
-    """Refuse, for a task of several turns, what takes a response to be written in one piece."""
+    """Refuse settings that a multi-turn task does not support: those that need a response in one piece."""
     if not isinstance(task, MultiTurn):
         if lacking := [name for name in ("turns", "grade_turns") if hasattr(task, "reply") and not hasattr(task, name)]:
             raise ConfigError(
@@ -82,7 +77,10 @@ GOLD_FILE, NAMED = "gold.json", 3
 
 
 def check_gold(task: Task, folder: RunDir) -> GoldReport | None:
-    """None where there is nothing to check, or where this run has checked before: then the same rows are left out again."""
+    """Grade the task's gold answers: a row whose gold answer fails cannot teach anything.
+
+    None where the task has none, or where this run has checked them before: then the same rows are left out again.
+    """
     if not isinstance(task, GoldChecking):
         return None
     stored = folder.path / GOLD_FILE
@@ -96,27 +94,27 @@ def _read(path: Path) -> list[tuple[int, str]]:
     try:
         return [(int(line), str(reason)) for line, reason in json.loads(path.read_text(encoding="utf-8"))["failed"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might ask other questions") from None
+        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might use other problems") from None
 
 
 def write_gold(report: GoldReport, folder: RunDir) -> str | None:
-    """Returns what a person should know of it."""
-    said = None
+    """Write the report; returns a message for the user where gold answers failed."""
+    message = None
     if report.failed:
         named = "; ".join(f"line {line} of {reason}" for line, reason in report.failed[:NAMED])
         more = f"; and {len(report.failed) - NAMED} more" if len(report.failed) > NAMED else ""
-        said = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are not asked: {named}{more}"
-        if all(event.get("message") != said for event in folder.read("events.jsonl")):
-            folder.append_event(0, "gold", said, {"failed": len(report.failed), "checked": report.checked})
+        message = f"{len(report.failed)} of {report.checked} gold answers are not graded right and are left out: {named}{more}"
+        if all(event.get("message") != message for event in folder.read("events.jsonl")):
+            folder.append_event(0, "gold", message, {"failed": len(report.failed), "checked": report.checked})
     folder.write_json(GOLD_FILE, {"checked": report.checked, "failed": report.failed})
-    return said
+    return message
 
 
 DATA_FILE = "data.json"
 
 
 def hash_problems(problems: Iterable[Problem]) -> str:
-    """Over prompts and answers, in order."""
+    """SHA-256 over prompts and answers, in order."""
     found = hashlib.sha256()
     for problem in problems:
         found.update(json.dumps([problem.prompt, problem.answer]).encode() + b"\n")
@@ -124,7 +122,7 @@ def hash_problems(problems: Iterable[Problem]) -> str:
 
 
 def fingerprint(config: TrainConfig, task: Task, held_out: Sequence[Problem]) -> dict[str, Any]:
-    """The files a task reads, the held-out problems, and the problems of the first training step."""
+    """Hashes of the files a task reads, the held-out problems, and the problems of the first training step."""
     named = {name: Path(path) for name in PATHS_OF_TASKS if (path := getattr(config.task, name, None)) is not None}
     first = first_problems(config, task)
     return {
@@ -145,24 +143,21 @@ def held_out_problems(config: TrainConfig, task: Task) -> list[Problem]:
 
 
 def keep_fingerprint(folder: RunDir, found: dict[str, Any]) -> None:
-    """Write it where there is none; refuse to go on where it differs."""
+    """Write the fingerprint of a new run; refuse to resume a run whose fingerprint differs."""
     path = folder.path / DATA_FILE
     if not path.is_file():
         if any(folder.checkpoints.glob("step-*")):
-            raise ConfigError(
-                f"{folder.path} has no {DATA_FILE}: an earlier version began it and held other problems out; start a run of its own"
-            )
+            raise ConfigError(f"{folder.path} has no {DATA_FILE}: an earlier version wrote it and held out other problems; start a new run")
         folder.write_json(DATA_FILE, found)
         return
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         differs = [f"{part}.{name}" for part in ("files", "held_out", "first_step") for name in _differing(stored[part], found[part])]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might be asked something else") from None
+        raise ConfigError(f"{path} cannot be read: {problem}; without it a resumed run might use other problems") from None
     if differs:
         raise ConfigError(
-            f"the data of this run has changed since it began ({', '.join(differs)} in {DATA_FILE}); put it back as it was, or start a run "
-            "of its own"
+            f"the data of this run has changed since it began ({', '.join(differs)} in {DATA_FILE}); restore it, or start a new run"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a training step leaves in the run folder besides its row of metrics: plan, tokens, findings."""
+"""Record a training step in the run folder: plan, tokens, findings. The loop writes the row of metrics."""
 
 import json
 from pathlib import Path
@@ -15,18 +15,18 @@ from tokencredit.trainer.token_table import label_tokens, token_columns
 
 
 def is_due(every: int, step: int, steps: int) -> bool:
-    """Whether something done every few training steps, and at the first and the last, is done after `step`, counted from 1."""
+    """Whether `step`, counted from 1, is a multiple of `every`, the first or the last; never with `every` 0."""
     return every > 0 and (step % every == 0 or step in (1, steps))
 
 
 def entropy_history(folder: RunDir, before: int | None = None) -> list[tuple[int, float]]:
-    """(training step, mean entropy) as recorded, up to a step that is not included."""
+    """(training step, mean entropy) as recorded, for steps below `before`."""
     rows = [row for row in folder.read("metrics.jsonl") if "entropy" in row]
     return [(row["step"], row["entropy"]) for row in rows if before is None or row["step"] < before]
 
 
 def diagnosis_rollouts(folder: RunDir) -> int:
-    """What looks sampled by themselves; none of it was trained on."""
+    """Rollouts sampled for findings; training never uses them."""
     return sum(_rollouts_of(file) for _, file in folder.step_files("findings") if file.suffix == ".json")
 
 
@@ -34,11 +34,11 @@ def _rollouts_of(file: Path) -> int:
     try:
         return int(json.loads(file.read_text(encoding="utf-8"))["rollouts_used"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise ConfigError(f"{file} is damaged: {problem}; remove it to go on without its count") from None
+        raise ConfigError(f"{file} is damaged: {problem}; remove it to continue without its count") from None
 
 
 def record_step(folder: RunDir, policy: Policy, task: Task, config: TrainConfig, batch: StepState) -> None:
-    """The plan of every step; its tokens and findings where they are due."""
+    """Write the plan of every step, and its tokens and findings where they are due."""
     step, (collected, credited, plan) = batch.number + 1, batch.assigned()
     folder.append_plan(step, plan)
     if batch.observation is None and not is_due(config.tokens_every, step, config.steps):

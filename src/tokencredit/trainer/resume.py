@@ -1,4 +1,4 @@
-"""Where a stopped or killed run goes on: the newest checkpoint that is whole, if the configuration may go on at all."""
+"""Resume a stopped or killed run from its newest intact checkpoint, if the changed settings allow it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,40 +15,40 @@ from tokencredit.trainer.checkpoint import TrainState, load_train_state
 
 class ResumePoint(NamedTuple):
     checkpoint: Path | None
-    """None: the run was killed before its first checkpoint and begins again."""
+    """None: the run was killed before its first checkpoint and starts again."""
     state: TrainState | None
     damaged: dict[Path, str]
     changed: dict[str, tuple[Any, Any]]
 
 
 def find_resume_point(folder: RunDir, config: TrainConfig) -> ResumePoint:
-    """Reads only. A folder whose checkpoints are all damaged is refused: beginning again would throw its record away."""
+    """Find where to resume; writes nothing. A folder with only damaged checkpoints is refused: a restart would drop its record."""
     found = newest_intact(folder.checkpoints)
-    if found.newest is None and (found.damaged or _holds_others(folder.checkpoints)):
+    if found.newest is None and (found.damaged or _has_unknown_folders(folder.checkpoints)):
         wrong = "; ".join(f"{path.name}: {why}" for path, why in found.damaged.items()) or "it holds none that this version wrote"
-        raise ConfigError(f"resume {folder.path} has no checkpoint that is whole ({wrong}); start a run of its own")
+        raise ConfigError(f"resume {folder.path} has no intact checkpoint ({wrong}); start a run of its own")
     state = None if found.newest is None else load_train_state(found.newest)
     changed = accepted_changes(resolve([read_toml(folder.path / "config.toml")]), config)
     return ResumePoint(found.newest, state, found.damaged, changed)
 
 
-def _holds_others(checkpoints: Path) -> bool:
+def _has_unknown_folders(checkpoints: Path) -> bool:
     return any(path.is_dir() and not path.name.endswith((".partial", ".removed")) for path in checkpoints.glob("*"))
 
 
-def continue_from(point: ResumePoint, folder: RunDir, config: TrainConfig, ways: Mapping[str, Any]) -> list[str]:
-    """From here on the folder changes: damaged checkpoints are set aside, and what came after the good one is forgotten.
+def continue_from(point: ResumePoint, folder: RunDir, config: TrainConfig, fast_paths: Mapping[str, Any]) -> list[str]:
+    """Change the folder: set damaged checkpoints aside and truncate records after the resume point.
 
-    `ways`: those that the run takes from here on, perhaps on another machine. Returns what a person should know of it.
+    `fast_paths`: those of the resumed run, perhaps on another machine. Returns messages for the user.
     """
-    step, optimizer_step = (0, 0) if point.state is None else point.state.place
+    step, optimizer_step = (0, 0) if point.state is None else point.state.position
     folder.truncate_after(step)
-    told: list[str] = []
+    messages: list[str] = []
     for path, wrong in point.damaged.items():
-        told.append(f"checkpoint {path.name} was passed over: {wrong}; what is left of it is in {set_aside(path).name}")
-        folder.append_event(step, "damaged", told[-1])
+        messages.append(f"checkpoint {path.name} was skipped: {wrong}; its remains are in {set_aside(path).name}")
+        folder.append_event(step, "damaged", messages[-1])
     folder.archive_result(config.steps)
     if point.changed:
         folder.write_config(to_toml(config))
-    folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed, "ways": ways})
-    return told
+    folder.append("resumes.jsonl", {"step": step, "optimizer_step": optimizer_step, "changed": point.changed, "ways": fast_paths})
+    return messages

@@ -1,4 +1,7 @@
-"""The global generators. Nothing of ours draws from them, but a task, a model's own code or a library may, and a resume must not show."""
+"""The state of the global random generators, saved and restored so that a resumed run continues exactly.
+
+This package never draws from them, but a task, a model's own code or a library may.
+"""
 
 import random
 from collections.abc import Mapping

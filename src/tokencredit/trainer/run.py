@@ -74,7 +74,7 @@ def open_run(config: TrainConfig, path: Path, callback: Callback, stop: StopSign
 
 
 class Run:
-    """Holds what a run needs beside the policy trainer; the loop calls its methods in order."""
+    """The folder, checks, records and checkpoints of a run; the loop calls its methods in order."""
 
     def __init__(self, config: TrainConfig, folder: RunDir, callback: Callback, stop: StopSignal, *, resume: bool = False) -> None:
         self.config, self.folder, self.callback, self.stop = config, folder, callback, stop
@@ -98,9 +98,9 @@ class Run:
             load_generators(checkpoint)
         self.fast_paths = explain_fast_paths(config, self.policy, self.trainer.mode, self.trainer.pipeline)
         self.notes = [] if point is None else continue_from(point, folder, config, self.fast_paths)
-        """What the user should know of the checkpoint the run resumes from."""
+        """Messages about the checkpoint the run resumes from."""
         self.generators = generator_states()
-        """The global generators as they were at the place a checkpoint would be saved for."""
+        """The global generators at the position a checkpoint would be saved for."""
         self.watch = Stopwatch()
         self.retries: list[str] = []
         """Messages about passes that were tried again with half the tokens; written once the step may write files."""
@@ -140,7 +140,7 @@ class Run:
     def next_batch(self, number: int) -> StepState:
         """A new batch, or the one that the checkpoint kept."""
         batch, self._pending = self._pending or StepState(number=number), None
-        # What steps already taken did cannot be observed any more.
+        # Optimizer steps that are already taken cannot be observed.
         batch.observe = is_due(self.config.diagnose.every, number + 1, self.config.steps) and not batch.done
         self.generators, self.retries = generator_states(), []
         return batch
@@ -196,7 +196,7 @@ class Run:
 
     @contextmanager
     def report_retries(self, batch: StepState) -> Iterator[None]:
-        """Write the retries of a step, whatever became of it."""
+        """Write the retries of a step, even where it fails."""
         try:
             yield
         finally:

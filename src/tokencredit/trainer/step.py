@@ -17,7 +17,7 @@ from tokencredit.config.train import TrainConfig
 from tokencredit.errors import BadNumbersError, ConfigError
 from tokencredit.forward.memory import Notify, ignore
 from tokencredit.forward.modes import ForwardMode, ForwardOptions, choose_forward_mode, recomputable_layers
-from tokencredit.optim.microscope import Microscope, MicroscopeConfig, memory_for_a_look
+from tokencredit.optim.microscope import Microscope, MicroscopeConfig, observation_memory_errors
 from tokencredit.optim.optimizer import make_optimizer
 from tokencredit.optim.update import OptimizerStepResult, UpdateOptions, as_result, optimizer_steps
 from tokencredit.pipeline.build import AggregatedObjective, sampled_evidence
@@ -52,13 +52,13 @@ class StepState:
     number: int
     """Of the training step, counted from 0."""
     observe: bool = False
-    """Whether the microscope watches the update; then it is not left half-way."""
+    """Whether the microscope observes the update; an observed update is not interrupted half-way."""
     watch: Stopwatch = field(default_factory=Stopwatch)
     collected: CollectedBatch | None = None
     credited: Credited | None = None
     plan: StepPlan | None = None
     method_state: MethodState | None = None
-    """What the methods remember after this batch."""
+    """State of the methods after this batch."""
     done: list[OptimizerStepResult] = field(default_factory=list)
     """The optimizer steps taken so far."""
     observation: Microscope | None = None
@@ -67,7 +67,7 @@ class StepState:
 
     @contextmanager
     def refuse_bad_numbers(self) -> Iterator[None]:
-        """Keep what a guard says; optimizer steps before a refused one stay taken."""
+        """Record a guard's refusal; optimizer steps before the refused one stay in effect."""
         try:
             yield
         except BadNumbersError as problem:
@@ -88,13 +88,13 @@ class StepState:
         return as_result(self.done)
 
     def methods_after(self, before: MethodState) -> MethodState:
-        """A batch that moved nothing because it was refused is forgotten."""
+        """The methods' state after this step; a refused batch without any optimizer step leaves it unchanged."""
         if self.method_state is None or (self.refusal is not None and not self.done):
             return before
         return self.method_state
 
     def assigned(self) -> tuple[CollectedBatch, Credited, StepPlan]:
-        """What is known once the batch is planned."""
+        """Rollouts, credit and plan of a planned batch."""
         assert self.collected is not None
         assert self.credited is not None
         assert self.plan is not None, "the batch is not planned yet"
@@ -131,7 +131,7 @@ class PolicyTrainer:
         self.optimizer = make_optimizer(config, self.policy.model)
 
     def check_gold(self, folder: RunDir) -> GoldReport | None:
-        """Grade the task's own gold answers; rows that fail are neither sampled nor shown as examples."""
+        """Grade the task's gold answers; rows that fail are neither sampled nor used as few-shot examples."""
         report = check_gold(self.task, folder)
         self.policy = with_prompting(self.policy, self.config, self.task)
         return report
@@ -248,15 +248,15 @@ def update_policy(
     stop_requested: Callable[[], bool] = lambda: False,
     notify: Notify = ignore,
 ) -> None:
-    """The optimizer steps that are not in `batch.done` yet, under the microscope where `batch.observe` says so."""
+    """The optimizer steps that are not in `batch.done` yet, observed by the microscope if `batch.observe` is set."""
     seed = derive_seed(config.seed, "objective", batch.number)
     assert batch.credited is not None
     assert batch.plan is not None
     mode = mode or choose_forward_mode(config, policy.model)
     if batch.observe:
         check_visible(config)
-        # The microscope must not refuse what training would take: the bad step is refused when its turn comes.
-        with batch.watch.stage("diagnose"), memory_for_a_look(), suppress(BadNumbersError):
+        # The microscope must not refuse a step that training would take; training refuses a bad step itself.
+        with batch.watch.stage("diagnose"), observation_memory_errors(), suppress(BadNumbersError):
             settings = microscope_config(config, seed=seed)
             batch.observation = Microscope(policy, optimizer, batch.credited, batch.plan, objective, settings)
     options = UpdateOptions(forward=ForwardOptions.from_config(config, mode), gradient_clip=config.optimizer.gradient_clip, seed=seed)
@@ -266,7 +266,7 @@ def update_policy(
         for number, done in enumerate(steps, first):
             batch.done.append(done)
             if batch.observation is not None:
-                batch.observation.watch(number, done.gradient_norm)
+                batch.observation.after_optimizer_step(number, done.gradient_norm)
             if stop_requested():
                 break
 

@@ -1,4 +1,4 @@
-"""One row per token: its text, what it is, and what it received."""
+"""The token table of a training step, one row per token: text, class, verdict, log-probs and credit."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ THINKING = "thinking"
 
 
 class TokenLabels(NamedTuple):
-    """An entry per sampled token, row after row."""
+    """One entry per sampled token, row by row."""
 
     text: list[str]
     token_class: list[str]
@@ -25,7 +25,7 @@ class TokenLabels(NamedTuple):
 def label_tokens(policy: Policy, task: Task, problems: Sequence[Problem], rollouts: Rollouts) -> TokenLabels:
     """A token takes the class and the verdict of its first character; the end token is `end`, a stop string `stop`.
 
-    What stands outside of the answer tags, where they are asked for, is `thinking`. Each turn is read by itself.
+    With answer tags, tokens outside of them are `thinking`. Each turn is labelled separately.
     """
     labels = TokenLabels([], [], [])
     for row, group in enumerate(rollouts.group.tolist()):
@@ -59,7 +59,7 @@ def _of_first_character(pieces: Sequence[str], per_character: Sequence[Any], oth
 
 
 def token_columns(step: int, credited: Credited, plan: StepPlan, labels: TokenLabels, problems: Sequence[Problem]) -> dict[str, list[Any]]:
-    """The token file of one training step, column by column, in the order of record.TOKEN_COLUMNS."""
+    """The token file of one training step, column by column, in the order of run_dir.TOKEN_COLUMNS."""
     table = token_table(credited, plan, text=labels.text, token_class=labels.token_class)
     rollouts = credited.rollouts
     mask, rows = rollouts.mask, table.row.tolist()

@@ -1,4 +1,4 @@
-"""A recipe inside TRL: `from tokencredit.integrations.trl import CreditGRPOTrainer`. TRL is looked for only then."""
+"""A recipe inside TRL: `from tokencredit.integrations.trl import CreditGRPOTrainer`. Only this import needs TRL."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,4 @@
-"""A batch of generations as TRL makes it, one dict of rows per rank, joined over ranks and taken apart by rows.
-
-A credited batch of all ranks with its plan, and this rank's micro-batches of it.
-"""
+"""TRL's batch of generations, one dict of rows per rank: join it over ranks, and cut this rank's micro-batches from the plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +29,7 @@ FILLED_WITH = {"tool_mask": 1}
 """As TRL pads; everything else gets the padding token or 0."""
 
 Rows = dict[str, Any]
-"""Tensors and lists whose first axis is the row; numbers and None are the batch's."""
+"""Tensors and lists have the row as their first axis; numbers and None belong to the batch."""
 
 
 def join_ranks(rows: Rows, ranks: ProcessGroup, *, pad_token: int) -> Rows:
@@ -65,7 +62,7 @@ def take_rows(rows: Mapping[str, Any], index: Sequence[int]) -> Rows:
 
 
 def trim(rows: Rows) -> Rows:
-    """Without the columns that are padding in every row; a column is always left."""
+    """Drop the columns that are padding in every row; at least one column remains."""
     prompt = max(1, int(rows["prompt_mask"].sum(-1).max()))
     columns = torch.arange(1, rows["completion_mask"].shape[1] + 1, device=rows["completion_mask"].device)
     completion = max(1, int((columns * rows["completion_mask"]).max()))
@@ -86,7 +83,8 @@ def _is_per_row(value: Any) -> bool:
 
 
 class PlannedBatch(NamedTuple):
-    whole: Rows
+    rows: Rows
+    """The rows of all ranks."""
     credited: Credited
     plan: StepPlan
     cost: Sequence[int]
@@ -95,19 +93,19 @@ class PlannedBatch(NamedTuple):
     """One optimizer step for this batch: the old log-probs are those of the pass that trains."""
 
 
-def as_rollouts(whole: Rows, *, group_size: int, end_tokens: Sequence[int], own_prompts: bool) -> Rollouts:
-    """TRL puts the responses of a prompt side by side; that is checked wherever prompts are known before sampling."""
-    ids, present = whole["completion_ids"], whole["completion_mask"].bool()
-    mask = present & whole["tool_mask"].bool() if whole.get("tool_mask") is not None else present
-    prompts = tuple(tuple(row[inside].tolist()) for row, inside in zip(whole["prompt_ids"], whole["prompt_mask"].bool(), strict=True))
+def as_rollouts(joined: Rows, *, group_size: int, end_tokens: Sequence[int], own_prompts: bool) -> Rollouts:
+    """TRL's rows as rollouts. TRL puts the responses of a prompt next to each other; this is checked unless prompts are `own_prompts`."""
+    ids, present = joined["completion_ids"], joined["completion_mask"].bool()
+    mask = present & joined["tool_mask"].bool() if joined.get("tool_mask") is not None else present
+    prompts = tuple(tuple(row[inside].tolist()) for row, inside in zip(joined["prompt_ids"], joined["prompt_mask"].bool(), strict=True))
     group = torch.arange(len(ids), device=ids.device) // group_size
     if not own_prompts:
         for row, prompt in enumerate(prompts):
             if prompt != prompts[row - row % group_size]:
-                raise GuardError(f"row {row} does not answer the prompt of its group; groups of {group_size} rows do not lie side by side")
+                raise GuardError(f"row {row} does not answer the prompt of its group; groups of {group_size} rows are not adjacent")
     last = (torch.arange(1, ids.shape[1] + 1, device=ids.device) * present).amax(-1)
     ends = torch.isin(ids.gather(1, (last - 1).clamp(min=0)[:, None])[:, 0], torch.tensor(list(end_tokens), device=ids.device))
-    sampler = whole.get("sampling_per_token_logps")
+    sampler = joined.get("sampling_per_token_logps")
     behavior = torch.zeros(ids.shape, device=ids.device) if sampler is None else sampler.float()
     return Rollouts(prompts=prompts, tokens=ids, mask=mask, group=group, behavior_logp=behavior, finished=ends & (last > 0))
 
@@ -121,8 +119,8 @@ def planned_micro_batches(
         step = batch.plan.steps[number] if number < len(batch.plan.steps) else None
         rows = () if step is None else step.rows
         own = deal_micro_batches(rows, batch.cost, ranks=ranks.count, micro_batches=accumulated)[ranks.index]
-        for place, taken in enumerate(own):
-            name = -1 - (number * accumulated + place) * ranks.count - ranks.index
+        for index, taken in enumerate(own):
+            name = -1 - (number * accumulated + index) * ranks.count - ranks.index
             made.append(_micro_batch(batch, step, taken, built, seed=step_seed(seed, number), trimmed=trimmed, filler=name))
     return made
 
@@ -137,20 +135,20 @@ def _micro_batch(
     trimmed: bool,
     filler: int,
 ) -> Rows:
-    shown = take_rows(batch.whole, rows or (0,))
+    shown = take_rows(batch.rows, rows or (0,))
     shown = {key: value for key, value in shown.items() if key not in ("scored_logp", "entropy")}
     shown = trim(shown) if trimmed else shown
-    index = torch.tensor(rows or (0,), device=batch.whole["completion_ids"].device)
+    index = torch.tensor(rows or (0,), device=batch.rows["completion_ids"].device)
     planned = step if step is not None and rows else PlannedStep(micro_batches=((0,),), denominator=1.0, prompts=1, tokens=0)
     made = gather_rows(batch.credited, planned, index, built, width=shown["completion_ids"].shape[1], seed=seed)
-    made = made if rows else _silent(made, filler)
+    made = made if rows else _without_weight(made, filler)
     ratio = shown.pop("importance_sampling_ratio", None)
     weight = made.weight if ratio is None else made.weight * ratio
     return {**shown, "tokencredit": made._replace(weight=weight), "on_policy": batch.on_policy}
 
 
-def _silent(made: MicroBatch, name: int) -> MicroBatch:
-    """A row without weight: it passes through the model because every rank must take part."""
+def _without_weight(made: MicroBatch, name: int) -> MicroBatch:
+    """A row with weight 0, for an empty micro-batch: every rank must run a pass."""
     inputs = made.inputs
     name_of_row = torch.full_like(inputs.group, name)
     return made._replace(

@@ -1,4 +1,4 @@
-"""What a checkpoint holds in addition to TRL's files, one file per rank, so that resuming in the middle of a batch is exact."""
+"""Our file in a TRL checkpoint, one per rank, so that a resume in the middle of a batch is exact."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from tokencredit.pipeline.microbatch import MicroBatch
 
 FORMAT = 1
 BATCH_SETTINGS = ("generation_batch_size", "num_generations", "steps_per_generation", "gradient_accumulation_steps", "num_iterations")
-"""What decides where in a batch of generations a micro-step stands."""
+"""Settings that determine the position of a micro-step in a batch of generations."""
 
 
 def _path(checkpoint: Path, rank: int) -> Path:
@@ -55,7 +55,7 @@ def save(
 def load(
     checkpoint: Path, *, rank: int, ranks: int, recipe: Recipe, args: GRPOConfig, device: torch.device
 ) -> tuple[int, MethodState, list[dict[str, Any]] | None]:
-    """Micro-steps done, the state of the methods, and the micro-batches still to be used."""
+    """Micro-steps done, the state of the methods, and the remaining micro-batches."""
     source = _path(checkpoint, rank)
     if not source.is_file():
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Settings of a GRPOConfig that go with a recipe: a setting that the recipe decides is refused, not overruled.
+"""Configuration for TRL: a TrainConfig as GRPOConfig, data set and reward function, and checks of both.
 
-A TrainConfig in the form that TRL takes: arguments, data set, reward function; and what TRL cannot honour.
+A GRPOConfig setting that the recipe decides, and a setting that TRL does not support, raise an error; nothing is overruled.
 """
 
 import copy
@@ -55,12 +55,12 @@ class Settings(NamedTuple):
 
 
 def settle(args: GRPOConfig, recipe: Recipe) -> Settings:
-    """Both, with one KL term; refused where they cannot be honoured together."""
+    """Both settings with one KL term; a ConfigError where they contradict each other."""
     _refuse_recipe(recipe, args)
     defaults = {field.name: field.default for field in fields(GRPOConfig)}
-    for name, place in DECIDED_BY_THE_RECIPE.items():
+    for name, key in DECIDED_BY_THE_RECIPE.items():
         if name in defaults and getattr(args, name) != defaults[name]:
-            raise ConfigError(f"{name} is {getattr(args, name)!r}, but the recipe decides it: leave it at its default and set {place}")
+            raise ConfigError(f"{name} is {getattr(args, name)!r}, but the recipe decides it: leave it at its default and set {key}")
     for name in NOT_HONOURED:
         if name in defaults and getattr(args, name) != defaults[name]:
             raise ConfigError(f"{name} is {getattr(args, name)!r}, but no recipe has such a term; leave it at its default")
@@ -79,7 +79,7 @@ def refuse_separate_processes(processes: int) -> None:
 
 def optimizer_steps(args: GRPOConfig) -> int:
     """Per batch of generations, and per pass over it."""
-    return _whole(args.steps_per_generation) // args.gradient_accumulation_steps
+    return _as_int(args.steps_per_generation) // args.gradient_accumulation_steps
 
 
 def _refuse_recipe(recipe: Recipe, args: GRPOConfig) -> None:
@@ -93,26 +93,26 @@ def _refuse_recipe(recipe: Recipe, args: GRPOConfig) -> None:
 
 
 def _refuse_batch(args: GRPOConfig, recipe: Recipe) -> None:
-    slices, accumulated = _whole(args.steps_per_generation), args.gradient_accumulation_steps
+    slices, accumulated = _as_int(args.steps_per_generation), args.gradient_accumulation_steps
     if slices % accumulated:
         raise ConfigError(
             f"gradient_accumulation_steps is {accumulated} but steps_per_generation is {slices}; a plan covers one batch of generations, "
             "so steps_per_generation must be a multiple of gradient_accumulation_steps"
         )
-    steps, prompts = slices // accumulated, _whole(args.generation_batch_size) // _whole(args.num_generations)
+    steps, prompts = slices // accumulated, _as_int(args.generation_batch_size) // _as_int(args.num_generations)
     if recipe.batching.deals_prompts and prompts % steps:
         raise ConfigError(
             f"a batch of generations holds {prompts} prompts for {steps} optimizer steps, but batching {recipe.batching.type!r} deals "
             "whole prompts; make the prompts (generation_batch_size / num_generations) a multiple of the optimizer steps"
         )
-    if recipe.batching.spreads_prompts and steps > _whole(args.num_generations):
+    if recipe.batching.spreads_prompts and steps > _as_int(args.num_generations):
         raise ConfigError(
             f"{recipe.batching.label} puts a response of every prompt into each of {steps} optimizer steps; raise num_generations"
         )
 
 
 def _settle_kl(args: GRPOConfig, recipe: Recipe) -> Settings:
-    """TRL loads the reference where beta is above 0, so both must say the same."""
+    """TRL loads the reference where beta is above 0, so beta and kl.beta must agree."""
     if recipe.kl.beta == 0 and args.beta > 0:
         recipe = recipe.model_copy(update={"kl": Kl(beta=args.beta)})
     if args.beta not in (0.0, recipe.kl.beta):
@@ -122,23 +122,23 @@ def _settle_kl(args: GRPOConfig, recipe: Recipe) -> Settings:
     return Settings(args, recipe)
 
 
-def _whole(value: Any) -> int:
-    """TRL fills these in when a GRPOConfig is made; they are never None afterwards."""
+def _as_int(value: Any) -> int:
+    """TRL fills in these fields when it creates a GRPOConfig; afterwards they are never None."""
     assert value is not None
     return int(value)
 
 
 SEEDS = 2**32
-"""TRL's generators take no larger ones."""
+"""Upper bound of the seeds that TRL's generators accept."""
 
 
 def refuse(config: TrainConfig) -> None:
-    """Refuse what the configuration alone shows to be unsupported, with the settings that TRL would be given."""
+    """Refuse settings that TRL does not support, including the GRPOConfig they would give."""
     if config.diagnose.every:
-        raise ConfigError(f"diagnose.every is {config.diagnose.every}, but only the local engine looks at updates; set diagnose.every to 0")
+        raise ConfigError(f"diagnose.every is {config.diagnose.every}, but only the local engine observes updates; set diagnose.every to 0")
     if config.keep_every:
         raise ConfigError(
-            f"keep_every is {config.keep_every}, but only steps of the local engine can be taken again from kept checkpoints; set it to 0"
+            f"keep_every is {config.keep_every}, but only the local engine can repeat steps from kept checkpoints; set it to 0"
         )
     if config.dtype == "float64":
         raise ConfigError("dtype is 'float64', but TRL trains in float32 or bfloat16; use one of them or the local engine")
@@ -147,12 +147,12 @@ def refuse(config: TrainConfig) -> None:
     if config.lora.rank:
         raise ConfigError(f"lora.rank is {config.lora.rank}, but only the local engine adds adapters to a run; set it to 0")
     if config.optimizer.gradient_checkpointing:
-        raise ConfigError("optimizer.gradient_checkpointing is true, but only the local engine computes passes again; set it to false")
+        raise ConfigError("optimizer.gradient_checkpointing is true, but only the local engine supports it; set it to false")
     if config.scoring == "sampler":
         raise ConfigError("scoring is 'sampler', but TRL scores tokens in a pass of its own; use 'auto' or 'pass'")
     for name in ("sampler", "passes", "compile", "features"):
         if (chosen := getattr(config, name)) != "auto":
-            raise ConfigError(f"{name} is {chosen!r}, but TRL samples and passes rows through the model itself; use 'auto'")
+            raise ConfigError(f"{name} is {chosen!r}, but TRL runs sampling and forward passes itself; use 'auto'")
     if config.features_gib != (usual := TrainConfig.model_fields["features_gib"].default):
         raise ConfigError(
             f"features_gib is {config.features_gib:g}, but TRL keeps no hidden states of packed passes; leave it at {usual:g}"
@@ -160,7 +160,7 @@ def refuse(config: TrainConfig) -> None:
     if config.source != "policy":
         raise ConfigError(f"source is {config.source!r}, but TRL samples from the policy; use the local engine for a warm start")
     if config.sampling.stop:
-        raise ConfigError(f"sampling.stop is {config.sampling.stop}, but TRL is not told to stop at strings; leave it empty")
+        raise ConfigError(f"sampling.stop is {config.sampling.stop}, but this engine does not pass stop strings to TRL; leave it empty")
     if config.reward.format or config.reward.length:
         raise ConfigError("reward.format and reward.length are the local engine's; leave them at 0")
     if config.sampling.group_size < 2:
@@ -168,12 +168,12 @@ def refuse(config: TrainConfig) -> None:
     if config.seed >= SEEDS:
         raise ConfigError(f"seed is {config.seed}, but TRL takes seeds below {SEEDS}; give a smaller one")
     choose_device(config.device)
-    longest = config.optimizer.max_tokens  # One row fits, whatever prompts there are.
+    longest = config.optimizer.max_tokens  # Enough for one row, for any prompt.
     settle(grpo_config(config, Path("unused"), longest=longest), read_recipe(config))
 
 
 def grpo_config(config: TrainConfig, checkpoints: Path, *, longest: int) -> GRPOConfig:
-    """`longest`: tokens that a prompt and its response may take, for the budget of a micro-batch."""
+    """`longest`: maximum tokens of a prompt with its response, for the budget of a micro-batch."""
     per_batch, per_save = config.optimizer.steps_per_batch, config.save_every or config.steps
     own = _own_rows(config, processes=int(os.environ.get("WORLD_SIZE", "1")))
     at_once = max(size for size in range(1, own + 1) if own % size == 0 and (size == 1 or size * longest <= config.optimizer.max_tokens))
@@ -197,7 +197,7 @@ def grpo_config(config: TrainConfig, checkpoints: Path, *, longest: int) -> GRPO
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=per_save * per_batch,
-        save_total_limit=config.keep_last,  # The last may be cut short by a crash; the one before it is whole.
+        save_total_limit=config.keep_last,  # A crash may damage the last one; the one before it is intact.
         dataloader_pin_memory=False,
         report_to="none",
         disable_tqdm=True,
@@ -217,7 +217,7 @@ def _own_rows(config: TrainConfig, *, processes: int) -> int:
 
 
 def training_problems(config: TrainConfig, task: Task) -> list[list[Problem]]:
-    """Those that the local engine draws, by training step."""
+    """The problems that the local engine samples, by training step."""
     return [
         task.problems(config.sampling.prompts, split="train", seed=derive_seed(config.seed, "prompts", step, 0))
         for step in range(config.steps)
@@ -229,7 +229,7 @@ def as_dataset(problems: Sequence[Sequence[Problem]]) -> Dataset:
 
 
 def reward_function(policy: Policy, task: Task) -> Callable[..., list[float | None]]:
-    """Responses are read from their ids, as in the local engine: TRL's texts leave out every special token."""
+    """Decodes responses from their ids like the local engine: TRL's texts drop every special token."""
 
     def verdict(prompts: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float | None]:
         given = zip(prompts, answer, completion_ids, strict=True)

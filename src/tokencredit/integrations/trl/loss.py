@@ -1,4 +1,4 @@
-"""The loss of a micro-batch in TRL: its pass through the model, our objective, statistics of the whole optimizer step."""
+"""The loss of a micro-batch in TRL: TRL's forward pass, our objective, and statistics of the full optimizer step."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -30,7 +30,7 @@ IMAGES = (
 
 
 class CreditLossTrainer(GRPOTrainer):
-    """What `CreditGRPOTrainer` is, as far as a loss is concerned."""
+    """The part of `CreditGRPOTrainer` that computes the loss."""
 
     credit_pipeline: CreditPipeline
     ranks: ProcessGroup
@@ -59,7 +59,7 @@ class CreditLossTrainer(GRPOTrainer):
         return loss
 
     def _step_statistic(self, model: Any, batch: MicroBatch) -> Any:
-        """Found at the first micro-batch of an optimizer step from all of them; only one of several needs a pass of its own."""
+        """Computed at the first micro-batch of an optimizer step from all its micro-batches; the later ones need an extra pass."""
         objective, accumulated = self.credit_pipeline.objective.objective, self.args.gradient_accumulation_steps
         if objective.statistic is None or self._step % accumulated:
             return self._statistic

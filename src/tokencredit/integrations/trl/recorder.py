@@ -1,4 +1,4 @@
-"""A run folder kept while TRL trains: a row, a plan and token files per training step, as the local engine writes them."""
+"""Record a TRL run in a run folder: metrics, plans and token files per training step, in the local engine's format."""
 
 import json
 import math
@@ -31,7 +31,7 @@ from tokencredit.trainer.token_table import label_tokens, token_columns
 from tokencredit.types import StepResult
 
 PROGRESS_FILE = "run.json"
-"""Written last but for the manifest: a checkpoint whose manifest does not verify is passed over."""
+"""Written last but for the manifest: a checkpoint whose manifest does not verify is skipped."""
 UNKNOWN_TO_TRL = ("sampling/sampling_logp_difference/mean",)
 """The trainer is the sampler and keeps no log-probs of sampling."""
 
@@ -164,9 +164,9 @@ class Recorder(TrainerCallback):
     def _check_prompts(self, step: int, batch: PlannedBatch) -> None:
         """TRL must have sampled the prompts of the local engine, in the same order and with the same ids."""
         prompts = batch.credited.rollouts.prompts[:: self.config.sampling.group_size]
-        for place, problem in enumerate(self.problems[step - 1]):
-            if list(prompts[place]) != self.trainer.policy.ask(problem.prompt):
-                raise GuardError(f"TRL asked another prompt than number {place} of training step {step}, {problem.prompt!r}")
+        for index, problem in enumerate(self.problems[step - 1]):
+            if list(prompts[index]) != self.trainer.policy.ask(problem.prompt):
+                raise GuardError(f"TRL sampled another prompt than number {index} of training step {step}, {problem.prompt!r}")
 
     def _record(self, step: int, batch: PlannedBatch) -> None:
         config, problems = self.config, self.problems[step - 1]
@@ -195,18 +195,18 @@ def save_best(policy: Policy, folder: RunDir, step: int) -> None:
     if best.exists():
         remove_folder(best)
     save_model(policy, best)
-    for place, path in checkpoints_in(folder.checkpoints):
-        if place.step != step:
+    for position, path in checkpoints_in(folder.checkpoints):
+        if position.step != step:
             remove_folder(path)
 
 
 def _is_scored(batch: PlannedBatch) -> bool:
     """Exactly on policy, a recipe that reads no log-probs gets no scoring pass, so log-probs and entropies are unknown."""
-    return "scored_logp" in batch.whole
+    return "scored_logp" in batch.rows
 
 
 def _measured(batch: PlannedBatch, logged: Sequence[dict[str, float]], config: TrainConfig) -> dict[str, float]:
-    """The row of a batch; `logged` is what TRL logged at each of its optimizer steps, the empty ones of a short plan included."""
+    """The row of a batch; `logged` is what TRL logged at each of its optimizer steps, including the empty ones of a short plan."""
     taken = logged[: len(batch.plan.steps)]
     if not taken:
         return {}

@@ -1,8 +1,6 @@
 """`tokencredit train --engine trl`: a configuration trained by TRL into a run folder like the local engine's.
 
-evaluate -> TRL's loop, with a recorder listening -> evaluate
-
-The adapter's trainer as `tokencredit train --engine trl` uses it.
+evaluate -> TRL's loop with a recorder as callback -> evaluate
 """
 
 from collections.abc import Iterator
@@ -51,7 +49,7 @@ PACKAGES = ("trl", "accelerate", "datasets")
 def train(
     config: TrainConfig, path: Path, callback: Callback | None = None, stop: StopSignal | None = None, *, resume: bool = False
 ) -> TrainResult:
-    """As the local engine's `train`. With several processes all call it; the folder is the first one's, which alone writes."""
+    """Like the local engine's `train`. With several processes, each calls it; only the first writes, into its own folder."""
     refuse(config)
     policy = load_policy(config.model, device=torch.device("cpu"), dtype=config.dtype, trust_remote_code=config.trust_remote_code)
     task: Task = TASKS[config.task.type](**as_kwargs(config.task))
@@ -121,7 +119,7 @@ def train(
 
 @contextmanager
 def _removed_on_failure(folder: RunDir) -> Iterator[None]:
-    """A trainer makes its output folder before it checks anything."""
+    """Remove the empty output folder when TRL's trainer fails, because it creates the folder before its checks."""
     try:
         yield
     except Exception:
@@ -132,7 +130,7 @@ def _removed_on_failure(folder: RunDir) -> Iterator[None]:
 
 
 def _share_of_rate(config: TrainConfig, taken: int) -> float:
-    """Of the peak, after `taken` optimizer steps."""
+    """Learning rate as a fraction of the peak, after `taken` optimizer steps."""
     step = min(taken // config.optimizer.steps_per_batch, config.steps - 1)
     return learning_rate(config, step) / config.optimizer.learning_rate
 
@@ -145,7 +143,7 @@ def _begin(folder: RunDir, config: TrainConfig, *, processes: int) -> None:
 
 
 def _evaluate(config: TrainConfig, policy: Policy, task: Task, held_out: list[Problem], *, final: bool) -> Accuracy:
-    """The local engine's evaluation, in eval mode: it uses up nothing of TRL's randomness."""
+    """The local engine's evaluation, in eval mode; it does not draw from TRL's generators."""
     training = policy.model.training
     policy.model.eval()
     found = evaluate_held_out(policy, task, held_out, config, final=final)

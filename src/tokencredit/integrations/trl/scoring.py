@@ -1,4 +1,4 @@
-"""Log-probs, entropies and hidden states of the tokens, taken from TRL's own forward pass."""
+"""Log-probs, entropies and hidden states of tokens, recorded from TRL's own forward pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ class PassRecorder:
         if not self._keep_hidden:
             yield
             return
-        # The head itself is never called: TRL reads its weight. The backbone is.
+        # TRL reads the head's weight and never calls the head, so the hook is on the backbone.
         handle = causal_lm(trainer).base_model.register_forward_hook(lambda _, __, output: self._hidden.append(output.last_hidden_state))
         try:
             yield
@@ -44,7 +44,7 @@ class PassRecorder:
         width = logp.shape[1]
         hidden = torch.cat([states[:, :-1][:, -width:] for states in self._hidden]) if self._hidden else None
         self._hidden.clear()
-        if self._found:  # A reference that is the policy without its adapter: only the first pass is the policy's.
+        if self._found:  # The reference may be the policy without its adapter: only the first pass is the policy's.
             hidden = None
         self._found.append(ScoringPass(logp, entropy, hidden))
 

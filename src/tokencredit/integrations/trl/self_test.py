@@ -1,4 +1,4 @@
-"""Before training: does credit that differs between the tokens of a response reach the gradient of this TRL's loss?"""
+"""A self-test before training: per-token credit must reach the gradient of this TRL version's loss."""
 
 from typing import Any
 

@@ -2,9 +2,7 @@
 
     generations (every rank) -> joined over ranks -> score, advantage, credit, plan -> micro-batches (every rank) -> loss
 
-The plan covers the whole batch of all ranks and is the same on each; ranks take equal shares of every optimizer step.
-
-One number per token as a cell of TRL's table of completions.
+The plan covers the batch of all ranks and is the same on each; ranks take equal shares of every optimizer step.
 """
 
 from pathlib import Path
@@ -32,7 +30,7 @@ from tokencredit.types import TokenScores
 
 
 class TokenColumn(list[float]):
-    """The file holds all values; the printed table shows their range only."""
+    """One number per token in TRL's table of completions: the file holds all values, the printed table only their range."""
 
     def __str__(self) -> str:
         return f"{min(self):+.2f} to {max(self):+.2f}" if self else "no token"
@@ -96,25 +94,25 @@ class CreditGRPOTrainer(CreditLossTrainer):
             rows.pop(gone)
         if scored_pass is not None:
             rows |= {"scored_logp": scored_pass.logp, "entropy": scored_pass.entropy}
-        whole = join_ranks(split_pixel_values_by_grid(rows), self.ranks, pad_token=self._tokenizer.pad_token_id)
+        joined = join_ranks(split_pixel_values_by_grid(rows), self.ranks, pad_token=self._tokenizer.pad_token_id)
         group_size = self.num_generations if training else self.num_generations_eval
         rollouts = as_rollouts(
-            whole, group_size=group_size, end_tokens=end_tokens(self), own_prompts=self.environment_factories is not None
+            joined, group_size=group_size, end_tokens=end_tokens(self), own_prompts=self.environment_factories is not None
         )
         unknown = torch.zeros(rollouts.mask.shape, device=rollouts.mask.device)
-        logp, entropy = (whole.get(name, unknown).float().where(rollouts.mask, 0.0) for name in ("scored_logp", "entropy"))
+        logp, entropy = (joined.get(name, unknown).float().where(rollouts.mask, 0.0) for name in ("scored_logp", "entropy"))
         scores = TokenScores(logp, entropy, None if scored_pass is None else scored_pass.hidden)
         head = head_of(self) if getattr(self.recipe.credit, "proxy", "row") != "row" else None
         own = torch.arange(first, first + local, device=rollouts.mask.device)
         credited, state = self.credit_pipeline.credit(
             rollouts,
             self._score(),
-            BatchEvidence(scores, whole.get("ref_per_token_logps"), model=ModelFacts(head, end_tokens(self))),
+            BatchEvidence(scores, joined.get("ref_per_token_logps"), model=ModelFacts(head, end_tokens(self))),
             self.stage_state,
             seed=derive_seed(self.args.seed, "credit", self._batches_used),
             own=OwnRows(own, self.ranks) if self.ranks.count > 1 else None,
         )
-        cost = (whole["prompt_mask"].sum(-1) + whole["completion_mask"].sum(-1)).tolist()
+        cost = (joined["prompt_mask"].sum(-1) + joined["completion_mask"].sum(-1)).tolist()
         plan = self.credit_pipeline.plan(
             credited,
             optimizer_steps=optimizer_steps(self.args) if training else 1,
@@ -124,7 +122,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
         )
         if training:
             self.stage_state = state
-        batch = PlannedBatch(whole, credited, plan, cost, on_policy="old_per_token_logps" not in whole)
+        batch = PlannedBatch(joined, credited, plan, cost, on_policy="old_per_token_logps" not in joined)
         self._log_batch(batch, "train" if training else "eval", state)
         return batch
 
@@ -138,12 +136,12 @@ class CreditGRPOTrainer(CreditLossTrainer):
         return self._step // self._passes_per_batch
 
     def _score(self) -> Tensor:
-        """Weighted sum over reward functions; NaN where every one of them declined."""
+        """Weighted sum over reward functions; NaN where each of them returned None."""
         weighted = (self._rewards_per_func * self.reward_weights.to(self._rewards_per_func.device)).nansum(1)
         return weighted.where(~self._rewards_per_func.isnan().all(1), torch.nan).float()
 
     def _log_batch(self, batch: PlannedBatch, mode: str, state: MethodState) -> None:
-        """Metrics, and in the table of completions the numbers that are trained on in place of TRL's own."""
+        """Log metrics, and replace TRL's advantages in the table of completions by the ones used for training."""
         for name, value in (credit_metrics(batch.credited, batch.plan) | state_metrics(state)).items():
             self._metrics[mode][f"tokencredit/{name}"].append(float(value))
         advantages, rows = batch.credited.advantage.tolist(), len(batch.cost)
@@ -172,7 +170,7 @@ class CreditGRPOTrainer(CreditLossTrainer):
             accumulated=accumulated,
             steps=optimizer_steps(self.args) if self.model.training else 1,
             seed=derive_seed(self.args.seed, "objective", self._batches_used),
-            trimmed=self.pad_to_multiple_of is None and not any(name in batch.whole for name in IMAGES),
+            trimmed=self.pad_to_multiple_of is None and not any(name in batch.rows for name in IMAGES),
         )
         return [unsplit_pixel_values_by_grid(rows) for rows in made]
 

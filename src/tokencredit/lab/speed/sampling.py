@@ -97,10 +97,10 @@ class Drawing:
 
 def fast_policy(policy: Policy, dtype: str) -> Policy | str:
     """The policy with the fast sampler, or the reason why it is unsupported."""
-    from tokencredit.rollout.cuda_graph import why_not
+    from tokencredit.rollout.cuda_graph import unsupported_reason
     from tokencredit.rollout.sampler import with_sampler
 
-    reason = why_not(policy, dtype)
+    reason = unsupported_reason(policy, dtype)
     return with_sampler(policy, "fast", dtype=dtype) if reason is None else reason
 
 

@@ -1,5 +1,5 @@
-"""Fast sampling for Llama-like models: one prompt read once, steps captured in graphs, tokens drawn on the device."""
+"""Fast sampling for Llama-like models: shared prompt prefill, decode steps captured in CUDA graphs, sampling on the device."""
 
-from tokencredit.rollout.cuda_graph.sampler import FastSampler, why_not
+from tokencredit.rollout.cuda_graph.sampler import FastSampler, unsupported_reason
 
-__all__ = ["FastSampler", "why_not"]
+__all__ = ["FastSampler", "unsupported_reason"]

@@ -1,7 +1,4 @@
-"""Every tensor a decode step touches, allocated once, so that captured steps stay valid from call to call.
-
-The matrices a decode step multiplies by: the model's own where they are of the type it computes in, one copy of them elsewhere.
-"""
+"""The buffers of a decode step, allocated once so that captured graphs stay valid, and the weights in the compute dtype."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,15 +9,15 @@ from transformers import PreTrainedModel
 
 from tokencredit.kernels import at_least_float32
 from tokencredit.kernels.decode.state import VOCABULARY_BLOCK, Keys, Knobs, Rotary, Slots, Statistics, Written, blocks, square_tile
-from tokencredit.rollout.cuda_graph.supported_models import Anatomy, Layer, anatomy
+from tokencredit.rollout.cuda_graph.supported_models import DecoderWeights, Layer, decoder_weights
 
-LONGER_BY = 64
-"""Prompts differ in length from step to step; room for them is rounded up to this."""
+PROMPT_TOKEN_BLOCK = 64
+"""Capacity for prompt tokens is rounded up to this, because prompt lengths differ from step to step."""
 MOST_ENDS = 16
 
 
 class Room(NamedTuple):
-    """How much fits: different prompts and their longest, rows and their longest."""
+    """Capacity of a workspace: number and length of distinct prompts, number and length of responses."""
 
     prompts: int
     prompt_tokens: int
@@ -28,32 +25,36 @@ class Room(NamedTuple):
     new_tokens: int
     keeps_hidden: bool = False
 
-    def holds(self, asked: "Room") -> bool:
-        return all(have >= want for have, want in zip(self, asked, strict=True))
+    def holds(self, other: "Room") -> bool:
+        return all(have >= want for have, want in zip(self, other, strict=True))
 
     def rounded(self) -> "Room":
-        return self._replace(prompt_tokens=blocks(self.prompt_tokens, LONGER_BY) * LONGER_BY, rows=blocks(self.rows, 8) * 8)
+        return self._replace(
+            prompt_tokens=blocks(self.prompt_tokens, PROMPT_TOKEN_BLOCK) * PROMPT_TOKEN_BLOCK, rows=blocks(self.rows, 8) * 8
+        )
 
-    def over(self, other: "Room") -> "Room":
-        """Room for either."""
+    def union(self, other: "Room") -> "Room":
+        """Capacity for either."""
         *sizes, _ = (max(pair) for pair in zip(self, other, strict=True))
         return Room(*sizes, keeps_hidden=self.keeps_hidden or other.keeps_hidden)
 
 
-def bytes_a_key(body: Anatomy, compute: torch.dtype) -> int:
-    """Keys and values of one token in all layers."""
+def bytes_per_token(body: DecoderWeights, compute: torch.dtype) -> int:
+    """Bytes of the keys and values of one token in all layers."""
     return 2 * len(body.layers) * body.kv_heads * body.head_dim * compute.itemsize
 
 
-def bytes_for(body: Anatomy, compute: torch.dtype, room: Room) -> int:
-    """Memory of a workspace but for small change."""
-    keys = bytes_a_key(body, compute) * (room.prompts * room.prompt_tokens + room.rows * room.new_tokens)
+def bytes_for(body: DecoderWeights, compute: torch.dtype, room: Room) -> int:
+    """Memory of a workspace, without its small buffers."""
+    keys = bytes_per_token(body, compute) * (room.prompts * room.prompt_tokens + room.rows * room.new_tokens)
     states = room.rows * room.new_tokens * body.hidden * 4 if room.keeps_hidden else 0
     return keys + states + room.rows * body.vocabulary * 4
 
 
 class Workspace:
-    def __init__(self, body: Anatomy, room: Room, compute: torch.dtype) -> None:
+    """All tensors that a decode step reads or writes."""
+
+    def __init__(self, body: DecoderWeights, room: Room, compute: torch.dtype) -> None:
         stream, device = body.embeddings.dtype, body.embeddings.device
         self.room = room
         layers, slots = len(body.layers), room.rows
@@ -97,8 +98,8 @@ class Workspace:
     def keys(self, layer: int) -> Keys:
         return Keys(self.prompt_k[layer], self.prompt_v[layer], self.own_k[layer], self.own_v[layer], self.prompt_length)
 
-    def seat(self, prompt_of_row: Sequence[int]) -> None:
-        """Every row in the slot of its number, nobody behind them, nothing written."""
+    def assign_slots(self, prompt_of_row: Sequence[int]) -> None:
+        """Reset: row i takes slot i, the remaining slots are free, and no token is written."""
         rows, device = len(prompt_of_row), self.x.device
         for tensor in self.written:
             tensor.zero_()
@@ -115,19 +116,19 @@ class Workspace:
         self.knobs.first_row.fill_(first_row)
         self.knobs.ends.copy_(torch.tensor([*ends, *[-1] * (MOST_ENDS - len(ends))]))
 
-    def gather(self, slots: int) -> None:
-        """The rows that go on into the first `slots` slots, in their order. Who is read from where is decided on the device."""
+    def compact(self, slots: int) -> None:
+        """Move unfinished rows into the first `slots` slots, in order. The permutation is computed on the device."""
         rows = self.slots.row.long()
-        gone = (rows < 0) | (self.written.ended[rows.clamp(min=0)] != 0)
-        order = gone.int().sort(stable=True).indices[:slots]
+        finished = (rows < 0) | (self.written.ended[rows.clamp(min=0)] != 0)
+        order = finished.int().sort(stable=True).indices[:slots]
         for tensor in (*self.slots, self.x, self.squares, self.weighted):
             tensor[:slots] = tensor[order]
         self.slots.row[slots:] = -1
 
 
-def _rotary(body: Anatomy, places: int) -> Rotary:
-    """The model's own angles; under bfloat16 weights it rounds them, and so they are here."""
-    positions = torch.arange(places, device=body.embeddings.device)[None]
+def _rotary(body: DecoderWeights, length: int) -> Rotary:
+    """The model's own rotary angles, rounded as the model rounds them under bfloat16 weights."""
+    positions = torch.arange(length, device=body.embeddings.device)[None]
     cos, sin = (
         at_least_float32(table[0, :, : body.head_dim // 2]).contiguous() for table in body.rotary(body.embeddings[:1, None], positions)
     )
@@ -135,15 +136,16 @@ def _rotary(body: Anatomy, places: int) -> Rotary:
 
 
 class Weights:
-    """Under autocast over float32 weights the matrices are copied to bfloat16: 2 bytes a parameter, refreshed in place once a call.
+    """The matrices of a decode step in the compute dtype.
 
-    bfloat16 weights are read where they are. Norms and embeddings are never copied: the model itself does not round them.
+    Under autocast, float32 matrices are copied to bfloat16 (2 bytes per parameter) and refreshed in place once per call. bfloat16
+    weights are used directly. Norms and embeddings are never copied, because the model does not round them.
     """
 
     def __init__(self, model: PreTrainedModel, compute: torch.dtype) -> None:
         self.compute = compute
-        self.own = anatomy(model)
-        self._places = _places(model)
+        self.own = decoder_weights(model)
+        self._data_pointers = _data_pointers(model)
         self._copies = [matrix.to(compute) for matrix in _matrices(self.own)] if model.dtype != compute else []
         self.used = _with_matrices(self.own, iter(self._copies)) if self._copies else self.own
 
@@ -152,22 +154,22 @@ class Weights:
             torch._foreach_copy_(self._copies, list(_matrices(self.own)))  # pyright: ignore[reportPrivateImportUsage]
 
     def still_of(self, model: PreTrainedModel) -> bool:
-        """Whether the model's tensors are where they were when steps were captured."""
-        return _places(model) == self._places
+        """Whether the model's tensors still have the addresses that the captured steps use."""
+        return _data_pointers(model) == self._data_pointers
 
 
-def _places(model: PreTrainedModel) -> list[int]:
+def _data_pointers(model: PreTrainedModel) -> list[int]:
     return [parameter.data_ptr() for parameter in model.parameters()]
 
 
-def _matrices(body: Anatomy) -> Iterator[Tensor]:
+def _matrices(body: DecoderWeights) -> Iterator[Tensor]:
     yield body.head
     for layer in body.layers:
         yield from (*layer.qkv, *(layer.biases or ()), layer.out, layer.gate, layer.up, layer.down)
 
 
-def _with_matrices(body: Anatomy, copies: Iterator[Tensor]) -> Anatomy:
-    """The same with other matrices, in the order of `_matrices`."""
+def _with_matrices(body: DecoderWeights, copies: Iterator[Tensor]) -> DecoderWeights:
+    """The same weights with other matrices, in the order of `_matrices`."""
     head = next(copies)
     return body._replace(head=head, layers=tuple(_layer_with(layer, copies) for layer in body.layers))
 

@@ -1,6 +1,6 @@
-"""One decode step, run piece by piece or replayed as a graph: a replay needs no arguments, since all that changes is on the device.
+"""Prefill of prompts and decode steps, run kernel by kernel or replayed as a CUDA graph.
 
-Reading prompts: every different one once, by the pieces of a decode step, keys and values kept for all rows that answer it.
+A replay takes no arguments, because everything that changes between steps is on the device.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from torch.nn import functional
 from tokencredit.kernels.decode.reference import normed, squares_of, turned, weighted_of
 from tokencredit.kernels.decode.state import HeadNorm, Slots, Statistics
 from tokencredit.rollout.cuda_graph.buffers import Workspace
-from tokencredit.rollout.cuda_graph.supported_models import Anatomy, Layer
+from tokencredit.rollout.cuda_graph.supported_models import DecoderWeights, Layer
 
 
-def draw_tokens(kernels: ModuleType, body: Anatomy, space: Workspace, count: int) -> None:
-    """From what the LM head is given to tokens, in the first `count` slots."""
+def draw_tokens(kernels: ModuleType, body: DecoderWeights, space: Workspace, count: int) -> None:
+    """From LM-head inputs to sampled tokens, in the first `count` slots."""
     slots = Slots(*(tensor[:count] for tensor in space.slots))
     statistics = Statistics(*(tensor[:count] for tensor in space.statistics))
     kernels.head(space.normed[:count], body.head, space.knobs.temperature, space.logits[:count], statistics)
@@ -27,8 +27,8 @@ def draw_tokens(kernels: ModuleType, body: Anatomy, space: Workspace, count: int
     kernels.draw(space.logits[:count], statistics, space.knobs, slots, space.written, body.embeddings, x, squares, norm, weighted)
 
 
-def decode_step(kernels: ModuleType, body: Anatomy, space: Workspace, count: int, keep_hidden: bool) -> None:
-    """The token drawn last in each of the first `count` slots through all layers, and the next token drawn."""
+def decode_step(kernels: ModuleType, body: DecoderWeights, space: Workspace, count: int, keep_hidden: bool) -> None:
+    """Run the last token of each of the first `count` slots through all layers, and sample the next one."""
     x, squares, weighted, qkv = (tensor[:count] for tensor in (space.x, space.squares, space.weighted, space.qkv))
     attended, active = space.attended[:count], space.active[:count]
     slots, eps = Slots(*(tensor[:count] for tensor in space.slots)), body.eps
@@ -45,9 +45,9 @@ def decode_step(kernels: ModuleType, body: Anatomy, space: Workspace, count: int
 
 
 class Steps:
-    """Steps over one workspace. The first of a size is run piece by piece, which compiles what it needs, and captured for the next."""
+    """Steps over one workspace. The first step of a size runs kernel by kernel, which compiles the kernels, and is then captured."""
 
-    def __init__(self, kernels: ModuleType, body: Anatomy, space: Workspace) -> None:
+    def __init__(self, kernels: ModuleType, body: DecoderWeights, space: Workspace) -> None:
         self.kernels, self.body, self.space = kernels, body, space
         self._captures = space.x.is_cuda and kernels.__name__.endswith("fast")
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -65,7 +65,7 @@ class Steps:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # Threads that grade may use the device meanwhile.
+            # Grading threads may use the device during the capture.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 decode_step(self.kernels, self.body, self.space, count, keep_hidden)
@@ -85,20 +85,25 @@ def slot_counts(rows: int) -> list[int]:
     return counts
 
 
-TOKENS_IN_A_PASS = 32768
+PREFILL_TOKENS = 32768
 
 
-def read_prompts(kernels: ModuleType, body: Anatomy, space: Workspace, prompts: Sequence[Sequence[int]]) -> Float[Tensor, "prompt hid"]:
-    """What the LM head would be given behind each prompt; keys and values go into the workspace."""
+def read_prompts(
+    kernels: ModuleType, body: DecoderWeights, space: Workspace, prompts: Sequence[Sequence[int]]
+) -> Float[Tensor, "prompt hid"]:
+    """Prefill each distinct prompt once; its keys and values go into the workspace for all rows of the prompt.
+
+    Returns the LM-head input after each prompt.
+    """
     longest = max(map(len, prompts))
-    at_once = max(1, TOKENS_IN_A_PASS // longest)
-    parts = [_read(kernels, body, space, prompts[first : first + at_once], first) for first in range(0, len(prompts), at_once)]
+    at_once = max(1, PREFILL_TOKENS // longest)
+    parts = [_prefill(kernels, body, space, prompts[first : first + at_once], first) for first in range(0, len(prompts), at_once)]
     return torch.cat(parts)
 
 
-def _read(kernels: ModuleType, body: Anatomy, space: Workspace, prompts: Sequence[Sequence[int]], first: int) -> Tensor:
+def _prefill(kernels: ModuleType, body: DecoderWeights, space: Workspace, prompts: Sequence[Sequence[int]], first: int) -> Tensor:
     device, count, width = space.x.device, len(prompts), max(map(len, prompts))
-    # Filled up on the right, where causal attention never looks, so no mask is needed and places count from 0.
+    # Padded on the right, which causal attention never reads, so no mask is needed and positions count from 0.
     ids = torch.tensor([[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts])
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     ids, lengths = (value.to(device, non_blocking=True) for value in (ids, lengths))
@@ -118,7 +123,7 @@ def _read(kernels: ModuleType, body: Anatomy, space: Workspace, prompts: Sequenc
 
 
 def _attend(
-    qkv: Float[Tensor, "prompt tok all"], layer: Layer, body: Anatomy, space: Workspace, number: int, first: int
+    qkv: Float[Tensor, "prompt tok all"], layer: Layer, body: DecoderWeights, space: Workspace, number: int, first: int
 ) -> Float[Tensor, "all_tok q"]:
     count, width, _ = qkv.shape
     heads = qkv.unflatten(2, (-1, body.head_dim)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Which models the decode step can run, and where their weights are. Whatever is not known to fit is refused, with the reason."""
+"""Models that the decode step supports, and their weights. Every other model is refused with a reason."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -10,12 +10,12 @@ from transformers import PreTrainedModel
 from tokencredit.kernels import triton_unavailable_reason
 
 MODELS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-"""RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; query-key norms and biases where there are any."""
+"""RMS norms before attention and MLP, rotary positions, grouped queries, a gated SiLU; optional query-key norms and biases."""
 STEADY_ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
-"""Angles that do not depend on how long the text is."""
+"""Rotary types whose angles do not depend on the sequence length."""
 HEAD_SIZES = (32, 64, 128, 256)
 MOST_QUERY_HEADS = 64
-"""Of one key-value head."""
+"""Query heads per key-value head."""
 
 
 class Layer(NamedTuple):
@@ -30,7 +30,9 @@ class Layer(NamedTuple):
     down: Tensor
 
 
-class Anatomy(NamedTuple):
+class DecoderWeights(NamedTuple):
+    """The weights and constants of a supported model."""
+
     layers: tuple[Layer, ...]
     embeddings: Tensor
     final_norm: Tensor
@@ -55,7 +57,7 @@ class Anatomy(NamedTuple):
 
     @property
     def next_norms(self) -> tuple[Tensor, ...]:
-        """Of each layer, the norm that reads what it leaves."""
+        """For each layer, the norm that reads its output."""
         return (*(layer.input_norm for layer in self.layers[1:]), self.final_norm)
 
     @property
@@ -63,7 +65,7 @@ class Anatomy(NamedTuple):
         return self.layers[0].gate.shape[0]
 
 
-def why_not_model(model: PreTrainedModel) -> str | None:
+def unsupported_model_reason(model: PreTrainedModel) -> str | None:
     """Why the decode step cannot run this model; None: it can."""
     kind = type(model)
     if kind.__name__ not in MODELS or not kind.__module__.startswith("transformers.models."):
@@ -72,24 +74,24 @@ def why_not_model(model: PreTrainedModel) -> str | None:
     if getattr(config, "hidden_act", None) != "silu":
         return f"its activation is {config.hidden_act!r}, not 'silu'"
     if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
-        return "some of its layers do not attend to the whole text"
+        return "some of its layers do not use full attention"
     if kind.__name__ == "MistralForCausalLM" and config.sliding_window is not None:
         return f"it attends to a window of {config.sliding_window} tokens"
     body: Any = model.model
     if body.rotary_emb.rope_type not in STEADY_ROTARY:
-        return f"its rotary positions are {body.rotary_emb.rope_type!r}, which depend on the length"
-    odd = next(_odd_parts(cast(Any, model)), None)
-    return odd or _why_not_shape(anatomy(model))
+        return f"its rotary positions are {body.rotary_emb.rope_type!r}, whose angles depend on the length"
+    unsupported = next(_unsupported_parts(cast(Any, model)), None)
+    return unsupported or _unsupported_shape_reason(decoder_weights(model))
 
 
-def _odd_parts(model: Any) -> Iterator[str]:
+def _unsupported_parts(model: Any) -> Iterator[str]:
     norm = type(model.model.norm)
     for layer in model.model.layers:
         attention, mlp = layer.self_attn, layer.mlp
         biased = (attention.q_proj, attention.k_proj, attention.v_proj)
         plain = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         for part in (*biased, *plain):
-            # An adapter, a quantised matrix: not what `weight` says.
+            # With an adapter or quantisation, `weight` is not the matrix that is applied.
             if type(part) is not torch.nn.Linear:
                 yield f"a linear layer is a {type(part).__name__}, which has more than a weight"
         if any(part.bias is not None for part in plain):
@@ -106,37 +108,37 @@ def _odd_parts(model: Any) -> Iterator[str]:
         yield "its weights are of several types or not contiguous"
 
 
-def _why_not_shape(body: Anatomy) -> str | None:
+def _unsupported_shape_reason(body: DecoderWeights) -> str | None:
     cos, _ = body.rotary(body.embeddings, torch.zeros(1, 1, dtype=torch.long, device=body.embeddings.device))
-    return None if cos.shape[-1] == body.head_dim else f"only {cos.shape[-1]} of the {body.head_dim} places of a head are rotated"
+    return None if cos.shape[-1] == body.head_dim else f"only {cos.shape[-1]} of the {body.head_dim} dimensions of a head are rotated"
 
 
-def why_not_kernels(body: Anatomy, compute: torch.dtype) -> str | None:
-    """Why the Triton kernels cannot run it, though the plain ones can."""
+def unsupported_kernel_reason(body: DecoderWeights, compute: torch.dtype) -> str | None:
+    """Why the Triton kernels cannot run this model; None: they can. The reference kernels run every supported model."""
     if body.embeddings.device.type != "cuda":
         return "the model is not on a CUDA device"
     if (missing := triton_unavailable_reason()) is not None:
         return missing
     if compute not in (torch.bfloat16, torch.float32):
-        return f"it computes in {compute}; bfloat16 and float32 are known"
+        return f"it computes in {compute}; bfloat16 and float32 are supported"
     if body.head_dim not in HEAD_SIZES:
-        return f"its heads have {body.head_dim} places; {', '.join(map(str, HEAD_SIZES))} are known"
+        return f"its head size is {body.head_dim}; {', '.join(map(str, HEAD_SIZES))} are supported"
     if body.q_width // (body.kv_heads * body.head_dim) > MOST_QUERY_HEADS:
         return f"more than {MOST_QUERY_HEADS} query heads share a key"
     return None
 
 
-def anatomy(model: PreTrainedModel) -> Anatomy:
-    """Where the weights of a model are for which `why_not_model` found nothing."""
-    whole: Any = model
-    body = whole.model
+def decoder_weights(model: PreTrainedModel) -> DecoderWeights:
+    """The weights of a model for which `unsupported_model_reason` is None."""
+    causal_lm: Any = model
+    body = causal_lm.model
     attention = body.layers[0].self_attn
     head_dim = int(attention.head_dim)
-    return Anatomy(
+    return DecoderWeights(
         layers=tuple(map(_layer, body.layers)),
         embeddings=body.embed_tokens.weight.detach(),
         final_norm=body.norm.weight.detach(),
-        head=whole.lm_head.weight.detach(),
+        head=causal_lm.lm_head.weight.detach(),
         rotary=body.rotary_emb,
         eps=float(body.norm.variance_epsilon),
         scale=float(attention.scaling),
