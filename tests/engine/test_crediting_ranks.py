@@ -154,7 +154,7 @@ def test_shards_of_one_rank_are_refused_on_several() -> None:
 
 MODULES = ("pipeline.distributed", "pipeline.credit")
 MUTANTS: dict[str, Edit] = {
-    "each rank its own statistics": Edit("pipeline.credit", '{"reduce": merging(ranks)} if ranks.count > 1 else {}', "{}"),
+    "each rank its own statistics": Edit("pipeline.credit", '{"reduce": merging(ranks)}', "{}"),
     "own rows are the first": Edit("pipeline.credit", "{name: value[rows] for", "{name: value[: len(rows)] for"),
     "columns are counted from the end": Edit("pipeline.credit", "value[:, :width] for", "value[:, value.shape[1] - width :] for"),
     "credit of the own rows alone": Edit(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from tokencredit.lab.speed.methods import OurPath, bench_config, load_of, prepare, trl_settings
 
+from tokencredit.lab.speed.contenders import OurPath, bench_config, load_of, prepare, trl_settings
 from tokencredit.lab.speed.timing import Ceilings
 from tokencredit.lab.speed.trl_loss import TrlPath, load_trl
 from tokencredit.lab.speed.update import check_left_padding_cases, measure_shape
