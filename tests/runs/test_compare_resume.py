@@ -266,13 +266,13 @@ def test_only_the_best_by_tuning_are_run_on_the_reported_seeds(tmp_path: Path, c
     assert {one["recipe"]: one["goes_on"] for one in found["standings"]} == {"delta": True, "dapo": True, "grpo": False, OTHER: False}
     assert [one["recipe"] for one in found["summary"]["comparisons"]] == ["delta"]
     # Nothing is said of runs that are not reported.
-    assert not [note for note in found["notes"] if "another size" in note]
+    assert not [note for note in found["notes"] if "Group sizes differ" in note]
     assert found["missing"] == 0
     assert "advanced to the reported seeds" in (tmp_path / "out" / "comparison.html").read_text()
     # More of them add to what is there.
     before = len(trained(tmp_path))
     compare(*asked, "--always", OTHER)
-    assert [note for note in told(tmp_path)["notes"] if "another size" in note]
+    assert [note for note in told(tmp_path)["notes"] if "Group sizes differ" in note]
     assert [line.split()[0] for line in trained(tmp_path)[before:]] == ["rloo", "rloo"]
     # And a page of old, without standings, is still read.
     old = {name: value for name, value in told(tmp_path).items() if name != "standings"}

@@ -67,7 +67,7 @@ def first_step(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatc
     trained = step_once(trainer, 0, MethodState())
     assert trained.trained
     assert trained.collected is not None
-    return Step(trained, trained.collected, seen[0])
+    return Step(trained, trained.collected, seen[0] if seen else [])
 
 
 def naive_advantages(score: Tensor, group: Tensor, greedy: list[float]) -> list[float]:
